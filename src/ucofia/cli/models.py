@@ -1,0 +1,1 @@
+"""What can be loaded: presets and backbones."""

@@ -1,0 +1,1 @@
+"""From features to scores: pure functions with required masks."""

@@ -1,0 +1,134 @@
+"""The nouns that stages hand to one another.
+
+Axes, everywhere in this package:
+
+    t  texts        w  words of a text (padded)     d  width of the joint space
+    v  videos       f  frames of a video (padded)   p  kept patches of a video (padded)
+    c  colours      m  patches of a frame           h, x  height and width in pixels
+
+A mask is True where the entry is real and False where it is padding.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int, Num
+from torch import Tensor
+
+from ucofia.errors import EmptyInputError, NotFiniteError
+
+# (what is being done, how much is done, how much there is or None); surfaces draw it.
+Progress = Callable[[str, int, int | None], None]
+
+
+class _Batch:
+    """Rows that are selected, joined and moved together."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self._tensors().values())))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        """Select rows; a batch stays a batch."""
+        return self._map(lambda tensor: tensor[rows])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move every tensor to a device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def split(self, rows: int) -> Iterator[Self]:
+        """Cut into batches of at most `rows` rows, in order."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+
+@dataclass(frozen=True)
+class TextBatch(_Batch):
+    """Tokenised texts, as a backbone's tokenizer makes them."""
+
+    ids: Int[Tensor, "t w"]
+    mask: Bool[Tensor, "t w"]
+
+
+@dataclass(frozen=True)
+class VideoBatch(_Batch):
+    """Sampled frames: uint8 crops, or floats that are already what the backbone wants."""
+
+    pixels: Num[Tensor, "v f *frame"]
+    mask: Bool[Tensor, "v f"]
+
+
+@dataclass(frozen=True)
+class TextFeatures(_Batch):
+    """What the text encoder says about a batch of texts."""
+
+    sentence: Float[Tensor, "t d"]
+    words: Float[Tensor, "t w d"]
+    word_mask: Bool[Tensor, "t w"]
+
+    def __post_init__(self) -> None:
+        """Refuse a text without words: every later mean over it would be 0/0."""
+        _require_real_rows(self.word_mask, "text")
+        _require_finite(self.sentence, "text")
+
+
+@dataclass(frozen=True)
+class VideoFeatures(_Batch):
+    """What the video encoder says about a batch of videos; this is what an index stores."""
+
+    video: Float[Tensor, "v d"]
+    frames: Float[Tensor, "v f d"]
+    frame_mask: Bool[Tensor, "v f"]
+    patches: Float[Tensor, "v p d"]
+    patch_mask: Bool[Tensor, "v p"]
+
+    def __post_init__(self) -> None:
+        """Refuse a video without frames: every later mean over it would be 0/0."""
+        _require_real_rows(self.frame_mask, "video")
+        _require_finite(self.video, "video")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The similarity of every text to every video, level by level."""
+
+    scores: Mapping[str, Float[Tensor, "t v"]]
+
+    def total(self) -> Float[Tensor, "t v"]:
+        """Average the levels; the order is that of the paper's sum."""
+        return torch.stack(list(self.scores.values())).mean(0)
+
+    def add(self, bias: Mapping[str, Float[Tensor, " v"]]) -> "Levels":
+        """Add a bias per video to each level; a level without one keeps its scores."""
+        return Levels(
+            {name: s + bias[name] if name in bias else s for name, s in self.scores.items()}
+        )
+
+
+@dataclass(frozen=True)
+class PixelSpec:
+    """How a backbone wants its frames; travels with its weights."""
+
+    size: int  # short side after resizing, and side of the centre crop
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def _require_real_rows(mask: Bool[Tensor, "n m"], what: str) -> None:
+    empty = (~mask.any(-1)).nonzero().flatten().tolist()
+    if empty:
+        raise EmptyInputError(what, empty)
+
+
+def _require_finite(feature: Float[Tensor, "n d"], what: str) -> None:
+    bad = (~feature.isfinite().all(-1)).nonzero().flatten().tolist()
+    if bad:
+        raise NotFiniteError(what, bad)

@@ -1,0 +1,1 @@
+"""From a video file to pixels: which seconds, which frames, which crop."""

@@ -1,0 +1,22 @@
+"""Switch on the axis checks of the numeric modules and keep every test on one seed and thread."""
+
+from collections.abc import Iterator
+
+from jaxtyping import install_import_hook
+
+install_import_hook(
+    ["ucofia.types", "ucofia.encode", "ucofia.similarity", "ucofia.metrics"],
+    "beartype.beartype",
+)
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
