@@ -57,6 +57,45 @@ class MissingExtraError(UCoFiAError):
         super().__init__(f'{what} is not installed. Install it: pip install "ucofia[{extra}]"')
 
 
-def _some(rows: Sequence[int], most: int = 5) -> str:
+class AnnotationError(UCoFiAError):
+    """An annotation file that does not say what its format promises."""
+
+    def __init__(self, where: str, problem: str, advice: str = "") -> None:
+        self.where, self.problem = where, problem
+        advice = advice or "see docs/datasets.md for the files of each data set and their format"
+        super().__init__(f"{where}: {problem}. {advice[:1].upper()}{advice[1:]}.")
+
+
+class MatrixError(UCoFiAError):
+    """A matrix of scores, a bank or a truth file that does not fit the others."""
+
+    def __init__(self, what: str, problem: str, advice: str) -> None:
+        self.what, self.problem = what, problem
+        super().__init__(f"{what} {problem}. {advice}.")
+
+
+class NotFiniteScoreError(UCoFiAError):
+    """Scores that have no order (NaN), or that no bias can balance (infinite)."""
+
+    def __init__(self, what: str, where: Sequence[object], kind: str = "NaN") -> None:
+        self.what, self.where = what, list(where)
+        super().__init__(
+            f"{what} {_some(where)} is {kind}, so it cannot be ranked. Score those pairs again, "
+            f"or leave their rows and columns out."
+        )
+
+
+class TextCutWarning(UserWarning):
+    """Texts were longer than the model takes."""
+
+    def __init__(self, rows: Sequence[int], words: int) -> None:
+        self.rows, self.words = list(rows), words
+        super().__init__(
+            f"text {_some(rows)} is longer than the {words} tokens this model takes; "
+            f"what comes after them was not read."
+        )
+
+
+def _some(rows: Sequence[object], most: int = 5) -> str:
     shown = ", ".join(str(row) for row in rows[:most])
     return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"

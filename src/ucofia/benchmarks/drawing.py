@@ -1,0 +1,159 @@
+"""Draw a story of the `shapes` benchmark: scene, two things, their tracks and their marks.
+
+A pure function from facts to pixels. Everything that could tell one video from its hard distractor
+by accident is kept equal here: a track is a fixed set of places, so another direction or order is
+the same frames in another order; all marks cover the same number of pixels, so two swapped marks
+leave the colours of every frame as they were.
+
+It knows nothing of captions, splits or seeds; `shapes.py` decides what is drawn.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frames = NDArray[np.uint8]
+
+SCENES = ("grass", "sand", "snow", "night", "brick", "water")
+COLOURS = {
+    "red": (222, 32, 38),
+    "green": (60, 205, 60),
+    "blue": (44, 72, 232),
+    "yellow": (244, 222, 40),
+    "purple": (156, 48, 196),
+    "pink": (250, 140, 190),
+}
+SHAPES = ("circle", "square", "triangle", "cross")
+MARKS = {
+    "white": (255, 255, 255),
+    "black": (0, 0, 0),
+    "grey": (128, 128, 128),
+    "cyan": (0, 236, 236),
+}
+# Steps on the screen: x to the right, y down.
+DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+
+_GROUND = {
+    "grass": (58, 104, 52),
+    "sand": (196, 170, 118),
+    "snow": (222, 228, 236),
+    "night": (22, 24, 58),
+    "brick": (124, 66, 52),
+    "water": (48, 98, 128),
+}
+_DRAWN_FOR = 48  # the lengths below are pixels of frames of this side; other sizes scale them
+_RADIUS, _MARK, _REACH = 6.0, 2.0, 6.0
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object: what a caption says of it, and where it happens to be."""
+
+    colour: str
+    shape: str
+    mark: str
+    direction: str
+    place: tuple[float, float]  # centre of its track, as shares of the frame's width and height
+    marked: tuple[int, ...]  # places of its track, counted rightwards or downwards, with marks
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happens: `first` moves while `second` rests, then the other way round."""
+
+    scene: str
+    first: Thing
+    second: Thing
+    phase: int = 0  # shifts the texture of the ground
+
+
+def draw(story: Story, *, frames: int, size: int) -> Frames:
+    """Draw the frames as uint8 [f 3 h w]; the first half shows the first motion."""
+    steps = frames // 2
+    ground = _ground(story.scene, size, story.phase)
+    halves = [
+        _half(ground, mover, rests, steps)
+        for mover, rests in ((story.first, story.second), (story.second, story.first))
+    ]
+    return np.concatenate(halves)
+
+
+def draw_still(story: Story, *, things: int, marked: bool, size: int) -> Frames:
+    """Draw both things (or only the first) at rest, as uint8 [3 h w]."""
+    frame = _ground(story.scene, size, story.phase)[None].copy()
+    for thing in (story.first, story.second)[:things]:
+        _paint(frame, thing, np.zeros(1), np.full(1, marked))
+    still: Frames = frame[0]
+    return still
+
+
+def reversed_direction(thing: Thing) -> Thing:
+    """Let a thing take the same track the other way."""
+    dx, dy = DIRECTIONS[thing.direction]
+    other = {step: name for name, step in DIRECTIONS.items()}[-dx, -dy]
+    return replace(thing, direction=other)
+
+
+def _half(ground: Frames, mover: Thing, rests: Thing, steps: int) -> Frames:
+    places = np.arange(steps)
+    if sum(DIRECTIONS[mover.direction]) < 0:  # left and up take the track backwards
+        places = places[::-1]
+    half = np.repeat(ground[None], steps, axis=0)
+    shown = np.array([place in mover.marked for place in places])
+    _paint(half, rests, np.zeros(steps), shown)
+    _paint(half, mover, np.linspace(-1, 1, steps)[places], shown)
+    return half
+
+
+def _paint(
+    half: Frames, thing: Thing, along: NDArray[np.float64], shown: NDArray[np.bool_]
+) -> None:
+    """Paint a thing, `along` its track from -1 to 1, and where `shown` its mark, into frames."""
+    size = half.shape[-1]
+    scale = size / _DRAWN_FOR
+    step = np.abs(DIRECTIONS[thing.direction])
+    # Whole pixels only: a thing must look the same at every place of its track.
+    x, y = (
+        np.round(thing.place[axis] * size + along * step[axis] * _REACH * scale) for axis in (0, 1)
+    )
+    pixel = np.arange(size) + 0.5
+    dx = (pixel[None, None, :] - x[:, None, None]) / scale
+    dy = (pixel[None, :, None] - y[:, None, None]) / scale
+    _fill(half, _inside(thing.shape, dx, dy), COLOURS[thing.colour])
+    mark = (np.abs(dx) < _MARK) & (np.abs(dy) < _MARK) & shown[:, None, None]
+    _fill(half, mark, MARKS[thing.mark])
+
+
+def _fill(half: Frames, mask: NDArray[np.bool_], colour: tuple[int, int, int]) -> None:
+    for channel, value in enumerate(colour):
+        half[:, channel][mask] = value
+
+
+def _inside(shape: str, dx: NDArray[np.float64], dy: NDArray[np.float64]) -> NDArray[np.bool_]:
+    if shape == "circle":
+        inside = dx**2 + dy**2 < _RADIUS**2
+    elif shape == "square":
+        inside = np.maximum(np.abs(dx), np.abs(dy)) < _RADIUS - 1
+    elif shape == "triangle":
+        inside = (np.abs(dx) < (dy + _RADIUS) / 2 + 0.5) & (np.abs(dy) < _RADIUS)
+    else:
+        cross = np.minimum(np.abs(dx), np.abs(dy)) < _MARK + 0.5
+        inside = cross & (np.maximum(np.abs(dx), np.abs(dy)) < _RADIUS)
+    return np.asarray(inside)
+
+
+@cache  # few scenes and phases, many videos; callers copy before they paint
+def _ground(scene: str, size: int, phase: int) -> Frames:
+    y, x = np.mgrid[:size, :size] + phase
+    texture = {
+        "grass": 14 * ((x // 2) % 2),
+        "sand": 12 * ((x * 7 + y * 5) % 11 == 0),
+        "snow": 0 * x,
+        "night": 18 * (y % size) // size,
+        "brick": 26 * ((y % 6 == 0) | ((x + 5 * ((y // 6) % 2)) % 10 == 0)),
+        "water": 20 * (((y + x // 4) // 3) % 2),
+    }[scene]
+    ground: Frames = (np.asarray(_GROUND[scene])[:, None, None] + texture).astype(np.uint8)
+    return ground
