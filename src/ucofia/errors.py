@@ -7,6 +7,18 @@ from difflib import get_close_matches
 class UCoFiAError(Exception):
     """The root of all errors that this package raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes with text and fields, whatever arguments made the error."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[UCoFiAError], args: tuple[object, ...], fields: dict[str, object]
+) -> UCoFiAError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
 
 class EmptyInputError(UCoFiAError):
     """A text without words or a video without frames."""
@@ -93,6 +105,49 @@ class TextCutWarning(UserWarning):
         super().__init__(
             f"text {_some(rows)} is longer than the {words} tokens this model takes; "
             f"what comes after them was not read."
+        )
+
+
+class VideoError(UCoFiAError):
+    """One video cannot be used; the others can."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}")
+
+    def __reduce__(self) -> tuple[type["VideoError"], tuple[object, str]]:
+        """Travel between processes with both parts."""
+        return type(self), (self.path, self.reason)
+
+
+class UnreadableVideoError(VideoError):
+    """Not an ordinary file with content that may be read."""
+
+
+class NotAVideoError(VideoError):
+    """A file in which the decoder finds no moving pictures."""
+
+
+class BrokenVideoError(VideoError):
+    """A video of which not one frame can be decoded."""
+
+
+class VideoLimitError(VideoError):
+    """A video that costs more than the limits allow."""
+
+
+class DecoderDiedError(VideoError):
+    """A video on which the decoder crashed."""
+
+
+class NoFramesError(UCoFiAError):
+    """A video that a batch needs has no frames to give."""
+
+    def __init__(self, video: str, problem: str) -> None:
+        self.video = video
+        super().__init__(
+            f"video {video!r} has no frames: {problem}. Find out why with: ucofia data check; "
+            f"then repair the file, or leave it out of the split."
         )
 
 

@@ -172,6 +172,11 @@ def test_things_stay_apart_and_whole_at_every_size(size):
             assert whole.max() - whole.min() <= size // 3  # at most a column at the border is lost
 
 
+def test_the_pixels_are_served_by_video_id(made):
+    for row, video in enumerate(made.val.split.videos):
+        assert np.array_equal(made.val.frames(video), made.val.pixels[row])
+
+
 def test_stills_show_one_or_two_things_of_the_training_split():
     made = stills(2, count=40, size=32)
     assert made.pixels.shape == (40, 3, 32, 32)

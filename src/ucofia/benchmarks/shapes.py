@@ -35,6 +35,7 @@ from ucofia.benchmarks.drawing import (
     draw_still,
     reversed_direction,
 )
+from ucofia.benchmarks.frames import ArrayFrames, array_frames
 from ucofia.benchmarks.types import Benchmark, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
 
@@ -57,6 +58,11 @@ class ShapesPart:
     stories: tuple[Story, ...]
     groups: tuple[int, ...]  # which base a row belongs to
     kinds: tuple[str, ...]  # how it differs from that base
+
+    @property
+    def frames(self) -> ArrayFrames:
+        """The pixels as a frame source for batches."""
+        return array_frames([video.id for video in self.split.videos], self.pixels)
 
     def hard_pairs(self, kind: str) -> NDArray[np.int64]:
         """Rows (text, its video, the video that differs by `kind`), both ways round."""
