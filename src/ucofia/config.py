@@ -9,6 +9,7 @@ from ucofia.errors import SettingError, UnknownNameError
 TextUnit = Literal["sentence", "word"]
 VideoUnit = Literal["video", "frame", "patch"]
 Aggregation = Literal["mean", "softmax", "isa", "x-clip", "ts2-net"]
+Selector = Literal["paper", "authors", "ts2-net", "nearest"]
 Direction = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 
 
@@ -24,6 +25,7 @@ class LevelConfig:
     text_map: bool = False  # a learned map of the text side, identity at the start
     video_map: bool = False
     scaled: bool = True  # times the learned logit scale
+    weight: float = 1.0  # in the average of the levels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,12 @@ class ModelConfig:
     levels: tuple[LevelConfig, ...]
     frames: int  # most frames looked at per video
     words: int  # most tokens kept per text, start and end included
-    token_shift: bool
+    shifted_blocks: tuple[int, ...]  # of the vision tower; negative counts from the last
     temporal_layers: int  # 0: a video is the mean of its frames
     temporal_heads: int
     temporal_over: Literal["frames", "patches"] = "frames"
-    selector: Literal["paper", "authors", "ts2-net"] | None
+    temporal_positions: int = 77  # CLIP's text context, from which they are initialised
+    selector: Selector | None
     selected_patches: int = 3  # kept per frame beside the frame token itself
     selection_samples: int = 500
     selection_sigma: float = 0.05
@@ -58,6 +61,10 @@ class ModelConfig:
                 raise SettingError(setting, getattr(self, setting), "it must be at least 1")
         if self.uses_patches and self.selector is None:
             raise SettingError("selector", None, "a model that looks at patches must choose them")
+        per_frame = self.tokens_per_frame if self.temporal_over == "patches" else 1
+        if self.temporal_layers and self.frames * per_frame > self.temporal_positions:
+            most = self.temporal_positions // per_frame
+            raise SettingError("frames", self.frames, f"there are positions for {most} frames")
 
     @property
     def uses_patches(self) -> bool:
@@ -80,6 +87,20 @@ class ModelConfig:
         return counts[level.video]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained; the figures of a data set, not of a machine."""
+
+    epochs: int
+    batch: int  # texts and videos per step, over all processes
+    encoder_rate: float  # learning rate of the backbone
+    head_rate: float  # learning rate of everything else
+    optimiser: Literal["adamw", "bertadam"] = "adamw"
+    weight_decay: float = 0.2
+    warmup: float = 0.1  # share of all steps
+    frozen_stem: bool = True  # embeddings, first convolution and first norm stay as they are
+
+
 def to_dict(config: ModelConfig) -> dict[str, Any]:
     """Write a configuration as plain JSON values."""
     return asdict(config)
@@ -92,7 +113,8 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     for level in values["levels"]:
         _require_known(level, LevelConfig, "level setting")
         levels.append(LevelConfig(**level))
-    return ModelConfig(**{**values, "levels": tuple(levels)})
+    blocks = tuple(values["shifted_blocks"])
+    return ModelConfig(**{**values, "levels": tuple(levels), "shifted_blocks": blocks})
 
 
 def _require_known(values: Mapping[str, Any], config: type[Any], kind: str) -> None:
@@ -100,4 +122,3 @@ def _require_known(values: Mapping[str, Any], config: type[Any], kind: str) -> N
     for key in values:
         if key not in known:
             raise UnknownNameError(kind, key, known)
-    return None

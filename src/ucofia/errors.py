@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class UCoFiAError(Exception):
@@ -94,6 +95,72 @@ class NotFiniteScoreError(UCoFiAError):
         super().__init__(
             f"{what} {_some(where)} is {kind}, so it cannot be ranked. Score those pairs again, "
             f"or leave their rows and columns out."
+        )
+
+
+class UnsafeFileError(UCoFiAError):
+    """A file would run code if it were loaded as it asks."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        super().__init__(
+            f"{path} asks to load {name!r}, which no file of plain data needs; it was not opened "
+            f"further. Get the file from its original source, or convert it where you trust it."
+        )
+
+
+class CheckpointError(UCoFiAError):
+    """A checkpoint cannot be read."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} cannot be read as a checkpoint: {problem}. Give a folder written by ucofia, "
+            f"a transformers folder or hub name, or a checkpoint file; see: ucofia models"
+        )
+
+
+class CheckpointMismatchError(UCoFiAError):
+    """The tensors of a checkpoint are not those of the model."""
+
+    def __init__(
+        self,
+        source: str,
+        missing: Sequence[str],
+        unexpected: Sequence[str],
+        misshapen: Sequence[str],
+    ) -> None:
+        self.missing, self.unexpected = list(missing), list(unexpected)
+        self.misshapen = list(misshapen)
+        lists = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
+        found = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in lists.items() if names)
+        super().__init__(
+            f"{source} does not fit the model, and nothing was loaded. {found}. "
+            f"Check that the checkpoint belongs to this preset: ucofia models"
+        )
+
+
+class HubError(UCoFiAError):
+    """Weights could not be had from a hub or folder."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the weights {name!r} could not be loaded: {problem}. On a machine with a network, "
+            f"download config.json and model.safetensors of {name!r} into a folder, bring it "
+            f"here and give the folder's path instead of the name; or convert a checkpoint file: "
+            f"ucofia convert FILE --out FOLDER"
+        )
+
+
+class NewerFormatError(UCoFiAError):
+    """Something on disk was written by a newer version of this package."""
+
+    def __init__(self, path: Path, found: int, known: int) -> None:
+        self.path, self.found, self.known = path, found, known
+        super().__init__(
+            f"{path} has format {found}, but this version of ucofia reads up to {known}. "
+            f"Update: pip install --upgrade ucofia"
         )
 
 

@@ -101,16 +101,18 @@ class Levels:
     """The similarity of every text to every video, level by level."""
 
     scores: Mapping[str, Float[Tensor, "t v"]]
+    weights: Mapping[str, float]
 
     def total(self) -> Float[Tensor, "t v"]:
-        """Average the levels; the order is that of the paper's sum."""
-        return torch.stack(list(self.scores.values())).mean(0)
+        """Average the levels by their weights; equal weights rank as the paper's sum does."""
+        whole = sum(self.weights[name] for name in self.scores)
+        parts = [score * (self.weights[name] / whole) for name, score in self.scores.items()]
+        return torch.stack(parts).sum(0)
 
     def add(self, bias: Mapping[str, Float[Tensor, " v"]]) -> "Levels":
         """Add a bias per video to each level; a level without one keeps its scores."""
-        return Levels(
-            {name: s + bias[name] if name in bias else s for name, s in self.scores.items()}
-        )
+        biased = {n: s + bias[n] if n in bias else s for n, s in self.scores.items()}
+        return Levels(biased, self.weights)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,220 @@
+"""Other people's checkpoints -> our model: OpenAI's, open_clip's, the authors', the peers'.
+
+Every tensor of a file is either used, or named here as one that its own code never used; anything
+else is an error that lists it. The reading of a checkpoint is told by its tensors' names.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ucofia import torchscript
+from ucofia.config import ModelConfig
+from ucofia.encode import clip_names
+from ucofia.encode.clip import ClipBackbone
+from ucofia.errors import CheckpointError, CheckpointMismatchError
+from ucofia.model import Model
+from ucofia.presets import preset
+
+_SELECTOR = {
+    "in_conv.0": "selector.norm",
+    "in_conv.1": "selector.frame",
+    "out_conv.0": "selector.video",
+    "out_conv.2": "selector.score",
+}
+_TEMPORAL_PARTS = {
+    "ln_1.": "attention_norm.",
+    "ln_2.": "mlp_norm.",
+    "attn.in_proj_": "attention_in.",
+    "attn.out_proj.": "attention_out.",
+    "mlp.c_fc.": "mlp_in.",
+    "mlp.c_proj.": "mlp_out.",
+}
+_HEADS = {
+    "ucofia-authors": {
+        "global_mat_weight": "heads.video.text_map",
+        "global_mat_weight_1": "heads.video.video_map",
+        "frame_logit_weight": "heads.frame.units",
+        "local_mat_weight": "heads.patch.text_map",
+        "local_mat_weight1": "heads.patch.video_map",
+        "word_mat_weight": "heads.patch.words",
+        "pixel_mat_weight2": "heads.patch.units_after",
+        "pixel_mat_weight": "heads.patch.units",
+        "word_mat_weight2": "heads.patch.words_after",
+    },
+    "x-clip": {
+        "global_mat_weight": "heads.video.text_map",
+        "word_logit_weight": "heads.video-word.words",
+        "frame_logit_weight": "heads.frame.units",
+        "local_mat_weight": "heads.frame-word.text_map",
+        "word_mat_weight": "heads.frame-word.words",
+        "frame_mat_weight2": "heads.frame-word.units_after",
+        "frame_mat_weight": "heads.frame-word.units",
+        "word_mat_weight2": "heads.frame-word.words_after",
+    },
+}
+# Parameters that the authors' code declares and never uses: no gradient ever reached them.
+_UNUSED = {
+    "ucofia-authors": {
+        "word_logit_weight",
+        "frame_mat_weight",
+        "frame_mat_weight2",
+        "word_mat_weight_for_pixel",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Numbers of attention heads, which no shape tells; None means CLIP's usual width per head."""
+
+    vision: int | None = None
+    text: int | None = None
+    temporal: int | None = None
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint file without running anything in it."""
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    if torchscript.is_torchscript(path):
+        return torchscript.read_tensors(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(path, f"not a file of tensors ({_first_line(error)})") from error
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise CheckpointError(path, "it holds something other than named tensors")
+    return state
+
+
+def family(state: Mapping[str, Tensor]) -> str | None:
+    """Name the preset that a state dict belongs to; None for the towers of a CLIP alone."""
+    if not any(name.startswith("clip.") for name in state):
+        return None
+    selects = any(name.startswith("visual_token_selector.") for name in state)
+    if "pixel_mat_weight" in state:
+        return "ucofia-authors"
+    if "word_logit_weight" in state:
+        return "x-clip"
+    if selects:
+        return "ts2-net"
+    temporal = any(name.startswith("transformerClip.") for name in state)
+    return "clip4clip-seq" if temporal else "clip4clip-mean"
+
+
+def from_state(
+    state: Mapping[str, Tensor],
+    *,
+    source: str,
+    config: ModelConfig | None = None,
+    heads: Heads | None = None,
+    activation: str = "quick_gelu",
+) -> Model:
+    """Build the model that a state dict with OpenAI's or the authors' names describes.
+
+    `config` is by default that of the preset the names tell, and for bare towers the zero-shot one.
+    """
+    heads = heads or Heads()
+    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    found = family(state)
+    towers, parts = _split(state, found)
+    config = config or preset(found or "zero-shot").model
+    backbone = ClipBackbone.from_geometry(
+        clip_names.geometry(
+            towers, vision_heads=heads.vision, text_heads=heads.text, activation=activation
+        )
+    )
+    model = Model(backbone, _sized(config, state, backbone.width, heads))
+    ours = {
+        name if name == "logit_scale" else f"backbone.{name}": tensor
+        for name, tensor in towers.items()
+    }
+    if found is None:  # the parts above the towers start fresh, on purpose
+        fresh = {k: v for k, v in model.state_dict().items() if not k.startswith("backbone.")}
+        ours = {**fresh, **ours}
+    load_strictly(model, {**ours, **parts}, source)
+    return model.eval()
+
+
+def load_strictly(model: Model, state: Mapping[str, Tensor], source: str) -> None:
+    """Load a state dict; what is missing, unexpected or misshapen is one error that lists all."""
+    wanted = model.state_dict()
+    missing = sorted(wanted.keys() - state.keys())
+    unexpected = sorted(state.keys() - wanted.keys())
+    misshapen = [
+        f"{name} is {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & state.keys())
+        if state[name].shape != wanted[name].shape
+    ]
+    if missing or unexpected or misshapen:
+        raise CheckpointMismatchError(source, missing, unexpected, misshapen)
+    model.load_state_dict(dict(state))
+
+
+def _split(
+    state: Mapping[str, Tensor], found: str | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Separate the towers, renamed to ours, from the parts above them."""
+    if found is None:
+        return clip_names.to_towers(state), {}
+    towers = {k.removeprefix("clip."): v for k, v in state.items() if k.startswith("clip.")}
+    unused = _UNUSED.get(found, set())
+    parts = {
+        _part_name(name, found): tensor.float()
+        for name, tensor in state.items()
+        if not name.startswith("clip.") and name not in unused
+    }
+    return clip_names.to_towers(towers), parts
+
+
+def _part_name(name: str, found: str) -> str:
+    if name == "frame_position_embeddings.weight":
+        return "temporal.positions"
+    if match := re.fullmatch(r"transformerClip\.resblocks\.(\d+)\.(.+)", name):
+        index, part = match.groups()
+        for theirs, ours in _TEMPORAL_PARTS.items():
+            if part.startswith(theirs):
+                return f"temporal.blocks.{index}.{ours}{part.removeprefix(theirs)}"
+    if match := re.fullmatch(r"visual_token_selector\.score_predictor\.(.+)\.(\w+)", name):
+        return f"{_SELECTOR.get(match[1], match[1])}.{match[2]}"
+    return _HEADS.get(found, {}).get(name, name)
+
+
+def _sized(
+    config: ModelConfig, state: Mapping[str, Tensor], width: int, heads: Heads
+) -> ModelConfig:
+    """Fit a preset to the sizes that the tensors show."""
+    if "frame_logit_weight" in state:
+        config = replace(config, frames=state["frame_logit_weight"].shape[0])
+    if "word_mat_weight" in state:
+        config = replace(config, words=state["word_mat_weight"].shape[0])
+    if "pixel_mat_weight" in state:
+        per_frame = state["pixel_mat_weight"].shape[0] // config.frames
+        config = replace(config, selected_patches=per_frame - 1)
+    if "frame_position_embeddings.weight" in state:
+        positions = state["frame_position_embeddings.weight"].shape[0]
+        config = replace(config, temporal_positions=positions)
+    if config.temporal_layers:
+        numbers = re.findall(r"transformerClip\.resblocks\.(\d+)\.ln_1\.weight", "\n".join(state))
+        config = replace(
+            config,
+            temporal_layers=len(numbers) or config.temporal_layers,
+            temporal_heads=heads.temporal or width // clip_names.HEAD_WIDTH,
+        )
+    scores = state.get("visual_token_selector.score_predictor.in_conv.0.weight")
+    if scores is not None and config.selector == "authors" and scores.shape[0] == width:
+        config = replace(config, selector="ts2-net")  # their later pushes
+    return config
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

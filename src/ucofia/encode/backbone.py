@@ -1,0 +1,49 @@
+"""What a backbone must offer: two pretrained towers that meet in one space.
+
+Everything above (temporal encoder, patch selection, levels, index, pages) knows only this. A new
+family of towers is one new file with these members.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jaxtyping import Bool, Float, Num
+from torch import Tensor
+
+from ucofia.types import PixelSpec, TextBatch
+
+
+class Backbone(Protocol):
+    """A pair of towers with their preprocessing; also an `nn.Module`."""
+
+    width: int  # of the joint space
+    pixels: PixelSpec | None  # None: the frames arrive as features
+    logit_scale: float  # logarithm of what similarities are multiplied by
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the towers without weights, as JSON values."""
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut to `length`."""
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+
+    def encode_words(
+        self, batch: TextBatch
+    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
+        """Return the joint-space features of every position, and of the whole sentence."""
+
+    def encode_frames(
+        self,
+        pixels: Num[Tensor, "v f *frame"],
+        *,
+        mask: Bool[Tensor, "v f"],
+        shifted_blocks: Sequence[int],
+    ) -> Float[Tensor, "v f n d"]:
+        """Return the joint-space tokens of every real frame, the frame token first."""
+
+    def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
+        """Return the state a temporal encoder starts from, where the text tower has one."""

@@ -1,0 +1,252 @@
+"""UCoFiA and its peers: one network from pixels and words to a score per level.
+
+This is the only file that owns learned aggregation weights; it hands them to the pure functions of
+`similarity` as arguments. Training, evaluation and search all call `Model.score`.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ucofia.config import LevelConfig, ModelConfig, to_dict
+from ucofia.encode.backbone import Backbone
+from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
+from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
+from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
+from ucofia.similarity import levels as similarity
+from ucofia.similarity.aggregate import Aggregator, Mixes
+from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch, VideoFeatures
+
+INFERENCE_NOISE_KEY = 0
+
+
+class LevelHead(nn.Module):
+    """What one level learns: maps of its two sides and the matrices of its aggregation."""
+
+    def __init__(self, level: LevelConfig, *, width: int, words: int, units: int) -> None:
+        super().__init__()
+        self.text_map = _identity(width) if level.text_map else None
+        self.video_map = _identity(width) if level.video_map else None
+        has_words, has_units = level.text == "word", level.video != "video"
+        pairs = has_words and has_units  # a matrix of similarities, not a vector
+        units_first = has_units and not (pairs and level.direction in ("word-then-patch", "flat"))
+        words_first = has_words and not (pairs and level.direction in ("patch-then-word", "flat"))
+        mixing = level.aggregation in ("isa", "x-clip")
+        self.units = _identity(units) if mixing and units_first else None
+        self.words = _identity(words) if mixing and words_first else None
+        self.units_after = _identity(units) if mixing and words_first and pairs else None
+        self.words_after = _identity(words) if mixing and units_first and pairs else None
+        self.flat: nn.Parameter | None = None
+        if mixing and pairs and level.direction == "flat":
+            self.flat = nn.Parameter(torch.eye(words * units).view(words, units, words, units))
+
+    def folded_map(self) -> Tensor | None:
+        """Return one matrix for the text side that stands for both learned maps."""
+        if self.video_map is None:
+            return self.text_map
+        return self.video_map.mT if self.text_map is None else self.text_map @ self.video_map.mT
+
+
+class Model(nn.Module):
+    """A backbone with the parts that a configuration puts on top of it."""
+
+    def __init__(self, backbone: Backbone, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        width = backbone.width
+        self.logit_scale = nn.Parameter(torch.tensor(backbone.logit_scale))
+        self.temporal: TemporalEncoder | None = None
+        if config.temporal_layers:
+            self.temporal = self._new_temporal(backbone)
+        self.selector: PatchSelector | None = None
+        if config.uses_patches and config.selector not in (None, "nearest"):
+            self.selector = PatchSelector(width=width, kind=config.selector)
+        self.heads = nn.ModuleDict(
+            {
+                level.name: LevelHead(
+                    level, width=width, words=config.words, units=config.units(level)
+                )
+                for level in config.levels
+            }
+        )
+
+    @property
+    def pixels(self) -> PixelSpec | None:
+        """How frames must be cropped, or None where they arrive as features."""
+        return self.backbone.pixels
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.logit_scale.device
+
+    def fingerprint(self) -> str:
+        """Identify settings and weights; two models with the same one give the same features."""
+        digest = hashlib.sha256(json.dumps(to_dict(self.config), sort_keys=True).encode())
+        digest.update(json.dumps(self.backbone.describe(), sort_keys=True).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()[:16]
+
+    def tokenize(self, texts: Sequence[str]) -> TextBatch:
+        """Turn texts into tokens; an empty text is an error, a long one is cut with a warning."""
+        empty = [row for row, text in enumerate(texts) if not text.strip()]
+        if empty:
+            raise EmptyInputError("text", empty)
+        batch, cut = self.backbone.tokenize(
+            texts, length=self.config.words, pad_to_length=not self.config.masked
+        )
+        if cut:
+            warnings.warn(TextCutWarning(cut, self.config.words), stacklevel=2)
+        return batch.to(self.device)
+
+    def encode_text(self, batch: TextBatch) -> TextFeatures:
+        """Encode texts to unit vectors: the sentence and every word."""
+        words, sentence = self.backbone.encode_words(batch)
+        return TextFeatures(
+            sentence=nn.functional.normalize(sentence, dim=-1),
+            words=nn.functional.normalize(words, dim=-1),
+            word_mask=batch.mask if self.config.masked else torch.ones_like(batch.mask),
+        )
+
+    def encode_video(
+        self,
+        batch: VideoBatch,
+        *,
+        noise_keys: Sequence[int] | None = None,
+        noise: Float[Tensor, "v f s m"] | None = None,
+    ) -> VideoFeatures:
+        """Encode videos to vectors of three grains.
+
+        While training the choice of patches is perturbed: by noise drawn from one key per video
+        (so that it does not depend on batching), or by `noise` itself.
+        """
+        config, mask = self.config, batch.mask
+        if mask.shape[1] > config.frames:
+            raise SettingError(
+                "frames", mask.shape[1], f"this model takes at most {config.frames}"
+            )
+        # The authors let padded frames take part everywhere but in the temporal encoder.
+        voting = mask if config.masked else torch.ones_like(mask)
+        tokens = self.backbone.encode_frames(
+            self._as_floats(batch.pixels), mask=voting, shifted_blocks=config.shifted_blocks
+        )
+        frames = tokens[:, :, 0]
+        patches = tokens[:, :0, 0]
+        video = mean_of_frames(self._contextual(frames, mask), mask)
+        if config.uses_patches:
+            score = self.saliency(tokens, video=video, mask=voting)
+            patches = keep_patches(
+                tokens,
+                score,
+                k=config.selected_patches,
+                sigma=config.selection_sigma,
+                noise=noise if noise is not None else self._noise(score, noise_keys),
+            )
+        if config.temporal_over == "patches":
+            frames = self._contextual_patches(patches, mask)
+            video = mean_of_frames(frames, mask)
+        patch_mask = voting.repeat_interleave(config.tokens_per_frame, dim=1)
+        normalise = nn.functional.normalize
+        return VideoFeatures(
+            video=video,
+            frames=normalise(frames, dim=-1),
+            frame_mask=voting,
+            patches=normalise(patches, dim=-1) if config.normalised_patches else patches,
+            patch_mask=patch_mask[:, : patches.shape[1]],
+        )
+
+    def saliency(self, tokens: Tensor, *, video: Tensor, mask: Tensor) -> Tensor:
+        """Score the tokens of every frame by how much they are worth keeping."""
+        if self.selector is None:
+            return nearness(tokens)
+        score: Tensor = self.selector(tokens, video=video, mask=mask)
+        return score
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Levels:
+        """Score every text against every video, level by level."""
+        return similarity.score(self.levels(), text, video)
+
+    def levels(self) -> dict[str, similarity.Level]:
+        """Return what turns features into scores, as plain values for pure functions."""
+        scale = self.logit_scale.exp()
+        found = {}
+        for level in self.config.levels:
+            head = self.heads[level.name]
+            assert isinstance(head, LevelHead)
+            mixes = Mixes(
+                units=head.units,
+                words=head.words,
+                units_after=head.units_after,
+                words_after=head.words_after,
+                flat=head.flat,
+            )
+            found[level.name] = similarity.Level(
+                aggregator=Aggregator(level, mixes, self.config.isa_temperature),
+                text_map=head.folded_map(),
+                scale=scale if level.scaled else None,
+            )
+        return found
+
+    def _new_temporal(self, backbone: Backbone) -> TemporalEncoder:
+        config = self.config
+        temporal = TemporalEncoder(
+            width=backbone.width,
+            layers=config.temporal_layers,
+            heads=config.temporal_heads,
+            positions=config.temporal_positions,
+        )
+        start = backbone.temporal_start(config.temporal_layers)
+        if start is not None:
+            known = start["positions"][: config.temporal_positions]
+            unknown = temporal.positions.detach()[len(known) :]
+            temporal.load_state_dict({**start, "positions": torch.cat([known, unknown])})
+        return temporal
+
+    def _contextual(self, frames: Tensor, mask: Tensor) -> Tensor:
+        if self.temporal is None or self.config.temporal_over != "frames":
+            return frames
+        encoded: Tensor = self.temporal(frames, mask)
+        return encoded + frames
+
+    def _contextual_patches(self, patches: Tensor, mask: Tensor) -> Tensor:
+        """Run all kept tokens through the temporal encoder and keep the frame tokens (TS2-Net)."""
+        assert self.temporal is not None
+        per_frame = self.config.tokens_per_frame
+        # TS2-Net tiles the frame mask, so that it hides the wrong tokens; masked presets do not.
+        masked = self.config.masked
+        token_mask = mask.repeat_interleave(per_frame, 1) if masked else mask.repeat(1, per_frame)
+        encoded: Tensor = self.temporal(patches, token_mask)
+        return (encoded + patches)[:, ::per_frame]
+
+    def _noise(self, score: Tensor, keys: Sequence[int] | None) -> Iterable[Tensor] | None:
+        perturbed = self.training or self.config.noisy_inference
+        if self.selector is None or not perturbed:
+            return None
+        if keys is None:
+            fresh = torch.randint(2**62, (len(score),)).tolist()
+            keys = fresh if self.training else [INFERENCE_NOISE_KEY] * len(score)
+        _, frames, tokens = score.shape
+        shape = (frames, self.config.selection_samples, tokens - 1)
+        return (selection_noise(key, shape).to(score) for key in keys)
+
+    def _as_floats(self, pixels: Tensor) -> Tensor:
+        """Normalise uint8 crops; floats are taken as they are."""
+        pixels = pixels.to(self.device)
+        spec = self.backbone.pixels
+        if pixels.dtype != torch.uint8 or spec is None:
+            return pixels.to(self.logit_scale.dtype)
+        mean = torch.tensor(spec.mean, device=self.device)[:, None, None]
+        std = torch.tensor(spec.std, device=self.device)[:, None, None]
+        return (pixels / 255 - mean) / std
+
+
+def _identity(size: int) -> nn.Parameter:
+    return nn.Parameter(torch.eye(size))

@@ -1,0 +1,155 @@
+"""Turn many similarities into one: ISA, Bi-ISA and what the paper compares them with.
+
+A mean trusts every frame equally; a maximum trusts one. Interactive similarity aggregation (ISA)
+learns how the entries of a similarity vector vote together: a softmax weighs them, a square matrix
+lets them influence one another, a second softmax makes the weights sum to one again.
+
+Everything here is a pure function of similarities; what the entries are (frames, patches, words)
+and who learns the matrices is decided elsewhere.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ucofia.config import Aggregation, LevelConfig
+
+TS2_NET_SHARPNESS = 4.0  # TS2-Net multiplies normalised similarities by this before its softmax
+
+
+@dataclass(frozen=True)
+class Mixes:
+    """The square matrices of one level; those that its aggregation does not use are None.
+
+    `units` and `words` act first (or alone), `units_after` and `words_after` on what the other
+    axis left. A matrix is as large as the longest input; shorter ones use its upper left corner.
+    """
+
+    units: Float[Tensor, "u u"] | None = None
+    words: Float[Tensor, "w w"] | None = None
+    units_after: Float[Tensor, "u u"] | None = None
+    words_after: Float[Tensor, "w w"] | None = None
+    flat: Float[Tensor, "w u w u"] | None = None
+
+
+def weights(
+    sim: Float[Tensor, "*shape"],
+    *,
+    mask: Bool[Tensor, "*mask"],
+    mix: Float[Tensor, "n n"] | None,
+    aggregation: Aggregation,
+    temperature: float,
+    dim: int = -1,
+) -> Float[Tensor, "*shape"]:
+    """Weigh the entries along `dim` (-1 or -2); `mask` broadcasts to `sim`.
+
+    Padding weighs zero. All kinds but X-CLIP's give weights that sum to one.
+    """
+    if aggregation == "mean":
+        return (mask / mask.sum(dim, keepdim=True)).expand_as(sim).to(sim.dtype)
+    barrier = torch.zeros_like(mask, dtype=sim.dtype).masked_fill(~mask, float("-inf"))
+    if aggregation == "ts2-net":
+        length = (sim * mask).norm(dim=dim, keepdim=True)
+        return (TS2_NET_SHARPNESS * sim / length + barrier).softmax(dim)
+    attention = torch.add(barrier, sim, alpha=1 / temperature).softmax(dim)
+    if aggregation == "softmax":
+        return attention
+    assert mix is not None  # the model makes one for every level that mixes
+    if aggregation == "x-clip":
+        return _mixed(attention, mix, dim) * mask
+    return (_mixed(attention, mix / temperature, dim) + barrier).softmax(dim)
+
+
+def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
+    n = attention.shape[dim]
+    corner = mix[:n, :n]
+    return attention @ corner if dim == -1 else corner.mT @ attention
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """How one level reduces its similarities: its settings with the matrices it has learned."""
+
+    level: LevelConfig
+    mixes: Mixes
+    temperature: float
+
+    def __call__(
+        self,
+        sim: Float[Tensor, "t w v u"],
+        *,
+        word_mask: Bool[Tensor, "t w"],
+        unit_mask: Bool[Tensor, "v u"],
+    ) -> Float[Tensor, "t v"]:
+        """Reduce words and units to one score per text and video."""
+        scores = [score for score, _, _ in self._paths(sim, word_mask, unit_mask)]
+        return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2
+
+    def attribution(
+        self,
+        sim: Float[Tensor, "t w v u"],
+        *,
+        word_mask: Bool[Tensor, "t w"],
+        unit_mask: Bool[Tensor, "v u"],
+    ) -> Float[Tensor, "t w v u"]:
+        """Say how much each similarity weighed; weights times similarities sum to the score."""
+        paths = self._paths(sim, word_mask, unit_mask)
+        return torch.stack([first * after for _, first, after in paths]).mean(0)
+
+    def _paths(
+        self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return (score, weights of the first axis, weights of the second) for each direction.
+
+        A sentence is a single word and a whole video a single unit: that axis has weight one.
+        """
+        one = sim.new_ones(())
+        words = word_mask[:, :, None]
+        if self.level.video == "video" and self.level.text == "sentence":
+            return [(sim[:, 0, :, 0], torch.ones_like(sim), one)]
+        if self.level.text == "sentence":
+            score, weight = self._reduce(sim[:, 0], unit_mask, self.mixes.units)
+            return [(score, weight[:, None], one)]
+        if self.level.video == "video":
+            score, weight = self._reduce(sim[..., 0], words, self.mixes.words, dim=-2)
+            return [(score, weight[..., None], one)]
+        if self.level.direction == "flat":
+            return [self._flat(sim, word_mask, unit_mask)]
+        paths = []
+        if self.level.direction != "word-then-patch":
+            sim_twv, first = self._reduce(sim, unit_mask, self.mixes.units)
+            score, after = self._reduce(sim_twv, words, self.mixes.words_after, dim=-2)
+            paths.append((score, first, after[..., None]))
+        if self.level.direction != "patch-then-word":
+            # Words are mixed on a flattened view: one matrix product instead of one per video.
+            sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)
+            sim_tvu = sim_tn.unflatten(-1, sim.shape[2:])
+            score, after = self._reduce(sim_tvu, unit_mask, self.mixes.units_after)
+            paths.append((score, first.view_as(sim), after[:, None]))
+        return paths
+
+    def _flat(
+        self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _, w, _, u = sim.shape
+        mix = self.mixes.flat
+        if mix is not None:
+            mix = mix[:w, :u, :w, :u].reshape(w * u, w * u)
+        pair_mask = word_mask[:, None, :, None] & unit_mask[None, :, None, :]
+        score, weight = self._reduce(sim.transpose(1, 2).flatten(2), pair_mask.flatten(2), mix)
+        return score, weight.unflatten(-1, (w, u)).transpose(1, 2), sim.new_ones(())
+
+    def _reduce(
+        self, sim: Tensor, mask: Tensor, mix: Tensor | None, *, dim: int = -1
+    ) -> tuple[Tensor, Tensor]:
+        weight = weights(
+            sim,
+            mask=mask,
+            mix=mix,
+            aggregation=self.level.aggregation,
+            temperature=self.temperature,
+            dim=dim,
+        )
+        return (weight * sim).sum(dim), weight

@@ -1,0 +1,112 @@
+"""The similarity of texts and videos at one level, for a training batch, a benchmark or a query.
+
+A level meets one unit of the text (the sentence, or every word) with one unit of the video (the
+whole, every frame, or every kept patch). All of them are dot products of the stored vectors; the
+text side may pass a learned map first, which holds both learned maps of the level in one matrix.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ucofia.config import TextUnit, VideoUnit
+from ucofia.similarity.aggregate import Aggregator
+from ucofia.types import Levels, TextFeatures, VideoFeatures
+
+# Entries of one block of similarities: its few temporaries stay in the last-level cache. Smaller
+# blocks lose to call overhead, larger ones to memory traffic (bench/score.py).
+BLOCK_ENTRIES = 1536 * 1024
+
+
+@dataclass(frozen=True)
+class Level:
+    """Everything that turns features into one matrix of scores."""
+
+    aggregator: Aggregator
+    text_map: Float[Tensor, "d d"] | None  # both learned maps of the level, folded to one side
+    scale: Float[Tensor, ""] | None
+
+
+def text_units(
+    text: TextFeatures, unit: TextUnit
+) -> tuple[Float[Tensor, "t w d"], Bool[Tensor, "t w"]]:
+    """Return the vectors of a text that a level looks at, with their mask."""
+    if unit == "sentence":
+        return text.sentence[:, None], text.word_mask.new_ones(len(text), 1)
+    return text.words, text.word_mask
+
+
+def video_units(
+    video: VideoFeatures, unit: VideoUnit
+) -> tuple[Float[Tensor, "v u d"], Bool[Tensor, "v u"]]:
+    """Return the vectors of a video that a level looks at, with their mask."""
+    if unit == "video":
+        return video.video[:, None], video.frame_mask.new_ones(len(video), 1)
+    if unit == "frame":
+        return video.frames, video.frame_mask
+    return video.patches, video.patch_mask
+
+
+def similarities(
+    words: Float[Tensor, "t w d"], units: Float[Tensor, "v u d"]
+) -> Float[Tensor, "t w v u"]:
+    """Compare every word of every text with every unit of every video."""
+    product = words.flatten(0, 1) @ units.flatten(0, 1).mT
+    return product.view(*words.shape[:2], *units.shape[:2])
+
+
+def score(levels: Mapping[str, Level], text: TextFeatures, video: VideoFeatures) -> Levels:
+    """Score every text against every video at every level.
+
+    Without gradients the work is cut into blocks that fit a cache; the result is the same.
+    """
+    return Levels(
+        {name: _level_scores(level, text, video) for name, level in levels.items()},
+        {name: level.aggregator.level.weight for name, level in levels.items()},
+    )
+
+
+def _level_scores(level: Level, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "t v"]:
+    words, word_mask = text_units(text, level.aggregator.level.text)
+    units, unit_mask = video_units(video, level.aggregator.level.video)
+    if level.text_map is not None:
+        words = words @ level.text_map
+    if torch.is_grad_enabled():
+        scores = _block(level.aggregator, words, word_mask, units, unit_mask)
+    else:
+        scores = _in_blocks(level.aggregator, words, word_mask, units, unit_mask)
+    return scores if level.scale is None else scores * level.scale
+
+
+def _block(
+    aggregator: Aggregator, words: Tensor, word_mask: Tensor, units: Tensor, unit_mask: Tensor
+) -> Tensor:
+    return aggregator(similarities(words, units), word_mask=word_mask, unit_mask=unit_mask)
+
+
+def _in_blocks(
+    aggregator: Aggregator, words: Tensor, word_mask: Tensor, units: Tensor, unit_mask: Tensor
+) -> Tensor:
+    pair_entries = word_mask.shape[1] * unit_mask.shape[1]
+    videos = max(1, min(len(units), BLOCK_ENTRIES // pair_entries))
+    texts = max(1, BLOCK_ENTRIES // (pair_entries * videos))
+    scores = words.new_empty(len(words), len(units))
+    for t in range(0, len(words), texts):
+        mask = word_mask[t : t + texts]
+        longest = _longest(mask)  # short texts skip the padding that longer ones need
+        for v in range(0, len(units), videos):
+            scores[t : t + texts, v : v + videos] = _block(
+                aggregator,
+                words[t : t + texts, :longest],
+                mask[:, :longest],
+                units[v : v + videos],
+                unit_mask[v : v + videos],
+            )
+    return scores
+
+
+def _longest(mask: Bool[Tensor, "n m"]) -> int:
+    return int(mask.any(0).nonzero().max()) + 1

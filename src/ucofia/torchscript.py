@@ -1,0 +1,100 @@
+"""Read the tensors of a TorchScript archive without running any of it.
+
+OpenAI publishes CLIP as TorchScript. Such a file is a zip with code, a pickle that names tensors,
+and their bytes. Loading it the usual way runs its code; this reader opens it as an archive, lets
+the pickle build nothing but inert records and tensors, and never looks at the code.
+"""
+
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ucofia.errors import UnsafeFileError
+
+_DTYPES = {
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "DoubleStorage": torch.float64,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+}
+
+
+class _Record:
+    """A scripted module as data: its attributes, nothing else."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class _Reader(pickle.Unpickler):
+    """An unpickler that knows records, storages and tensors, and refuses everything else."""
+
+    def __init__(self, archive: zipfile.ZipFile, root: str, path: Path) -> None:
+        super().__init__(archive.open(f"{root}/data.pkl"))
+        self._archive, self._root, self._path = archive, root, path
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Map the few names a tensor archive needs."""
+        if module.startswith("__torch__"):
+            return _Record
+        if module == "torch" and name in _DTYPES:
+            return name
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _tensor
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module == "torch.jit._pickle" and name.startswith(("build_", "restore_type_tag")):
+            return _first
+        raise UnsafeFileError(self._path, f"{module}.{name}")
+
+    def persistent_load(self, reference: Any) -> Tensor:
+        """Read the bytes that a tensor refers to."""
+        _, storage, key, _, _ = reference
+        data = bytearray(self._archive.read(f"{self._root}/data/{key}"))
+        if not data:
+            return torch.empty(0, dtype=_DTYPES[storage])
+        return torch.frombuffer(data, dtype=_DTYPES[storage])
+
+
+def _tensor(
+    storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+) -> Tensor:
+    return storage.as_strided(size, stride, offset)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def is_torchscript(path: Path) -> bool:
+    """Tell a TorchScript archive from an ordinary checkpoint."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of the archive by their dotted names."""
+    with zipfile.ZipFile(path) as archive:
+        roots = [name.split("/")[0] for name in archive.namelist() if name.endswith("/data.pkl")]
+        module = _Reader(archive, roots[0], path).load()
+        return dict(_walk(module, ""))
+
+
+def _walk(record: _Record, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in vars(record).items():
+        if isinstance(value, Tensor):
+            yield prefix + name, value
+        elif isinstance(value, _Record):
+            yield from _walk(value, f"{prefix}{name}.")
