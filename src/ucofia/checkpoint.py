@@ -7,6 +7,7 @@ file of others. Nothing is ever silently kept from initialisation.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,8 @@ from ucofia import convert
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.features import FeaturesBackbone
+from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.errors import CheckpointError, NewerFormatError, UnknownNameError
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, ZERO_SHOT
@@ -31,14 +34,20 @@ def save(model: Model, folder: Path | str) -> None:
     partial = folder / (WEIGHTS + ".partial")
     save_file(tensors, partial)
     os.replace(partial, folder / WEIGHTS)
+    for name, text in model.backbone.assets().items():
+        _write_whole(folder / name, text)
     settings = {
         "format": FORMAT,
         "model": to_dict(model.config),
         "backbone": model.backbone.describe(),
     }
-    partial = folder / (CONFIG + ".partial")
-    partial.write_text(json.dumps(settings, indent=2) + "\n")
-    os.replace(partial, folder / CONFIG)
+    _write_whole(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def load(
@@ -76,7 +85,7 @@ def _load_folder(folder: Path) -> Model:
     settings = json.loads((folder / CONFIG).read_text())
     if settings["format"] > FORMAT:
         raise NewerFormatError(folder, settings["format"], FORMAT)
-    model = Model(_fresh_backbone(settings["backbone"]), model_config(settings["model"]))
+    model = Model(_fresh_backbone(settings["backbone"], folder), model_config(settings["model"]))
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(folder, f"{WEIGHTS} is missing")
@@ -91,13 +100,15 @@ def _load_file(path: Path, config: ModelConfig | None) -> Model:
     return convert.from_state(state, source=str(path), config=config)
 
 
-def _fresh_backbone(description: dict[str, object]) -> Backbone:
-    family = str(description["family"])
+def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
+    family = description["family"]
     if family == "clip":
-        geometry = description["config"]
-        assert isinstance(geometry, dict)
-        return ClipBackbone.from_geometry(geometry)
-    raise UnknownNameError("backbone family", family, ["clip"])
+        return ClipBackbone.from_geometry(description["config"])
+    if family == "features":
+        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
+        text = SentenceTower.from_description(description["text"], tokenizer)
+        return FeaturesBackbone(text, feature_width=description["feature_width"])
+    raise UnknownNameError("backbone family", family, ["clip", "features"])
 
 
 def _pretrained(name: str, path: Path) -> Backbone:

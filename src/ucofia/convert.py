@@ -121,7 +121,7 @@ def from_state(
 ) -> Model:
     """Build the model that a state dict with OpenAI's or the authors' names describes.
 
-    `config` is by default that of the preset the names tell, and for bare towers the zero-shot one.
+    `config` is by default the preset that the names tell, or zero-shot for bare towers.
     """
     heads = heads or Heads()
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}

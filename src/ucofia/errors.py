@@ -74,8 +74,8 @@ class AnnotationError(UCoFiAError):
     """An annotation file that does not say what its format promises."""
 
     def __init__(self, where: str, problem: str, advice: str = "") -> None:
-        self.where, self.problem = where, problem
         advice = advice or "see docs/datasets.md for the files of each data set and their format"
+        self.where, self.problem, self.advice = where, problem, advice
         super().__init__(f"{where}: {problem}. {advice[:1].upper()}{advice[1:]}.")
 
 

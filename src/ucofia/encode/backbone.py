@@ -19,9 +19,13 @@ class Backbone(Protocol):
     width: int  # of the joint space
     pixels: PixelSpec | None  # None: the frames arrive as features
     logit_scale: float  # logarithm of what similarities are multiplied by
+    fresh: tuple[str, ...]  # names of parts that start untrained and learn at the head's rate
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights, as JSON values."""
+
+    def assets(self) -> dict[str, str]:
+        """Return text files (such as a tokenizer) that belong beside the weights."""
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

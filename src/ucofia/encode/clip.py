@@ -27,6 +27,8 @@ _REPORTED = ("missing", "unexpected", "mismatched")
 class ClipBackbone(nn.Module):
     """The two towers of a CLIP with their projections."""
 
+    fresh: tuple[str, ...] = ()
+
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__()
         self.config = config
@@ -70,6 +72,10 @@ class ClipBackbone(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights."""
         return {"family": "clip", "config": self.config.to_diff_dict()}
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights: none, the vocabulary ships."""
+        return {}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

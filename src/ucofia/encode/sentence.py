@@ -1,0 +1,90 @@
+"""A pretrained sentence encoder as the text tower of a backbone that has none of its own.
+
+Any transformers encoder with a fast tokenizer serves: words are its last hidden states, the
+sentence is their mean over real tokens.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from ucofia.errors import HubError
+from ucofia.types import TextBatch
+
+TOKENIZER = "tokenizer.json"
+
+
+class SentenceTower(nn.Module):
+    """An encoder with its tokenizer; frozen or trained like any other tower."""
+
+    def __init__(self, config: Any, tokenizer: str) -> None:
+        super().__init__()
+        self.config = config
+        self.tokenizer_json = tokenizer
+        self.encoder = AutoModel.from_config(config)
+        self.width: int = config.hidden_size
+        self._tokenizer = Tokenizer.from_str(tokenizer)
+        self._tokenizer.no_padding()
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str) -> Self:
+        """Load a transformers folder that holds an encoder and its tokenizer."""
+        folder = Path(folder).expanduser()
+        if not (folder / TOKENIZER).is_file():
+            raise HubError(str(folder), f"there is no {TOKENIZER} in it")
+        try:
+            encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        except OSError as error:
+            raise HubError(str(folder), str(error).strip().splitlines()[0]) from error
+        tower = cls(encoder.config, (folder / TOKENIZER).read_text(encoding="utf-8"))
+        tower.encoder = encoder
+        return tower
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any], tokenizer: str) -> Self:
+        """Build the tower from plain values, with fresh weights."""
+        settings = dict(values)
+        return cls(AutoConfig.for_model(settings.pop("model_type"), **settings), tokenizer)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the encoder without weights."""
+        described: dict[str, Any] = self.config.to_diff_dict()
+        return described
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut; a cut text keeps its end token."""
+        self._tokenizer.no_truncation()
+        whole = [len(item.ids) for item in self._tokenizer.encode_batch(list(texts))]
+        self._tokenizer.enable_truncation(length)
+        rows = [item.ids for item in self._tokenizer.encode_batch(list(texts))]
+        width = length if pad_to_length else max(map(len, rows), default=0)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = True
+        return TextBatch(ids, mask), [i for i, count in enumerate(whole) if count > length]
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        self._tokenizer.enable_truncation(length)
+        tokens: list[str] = self._tokenizer.encode(text).tokens
+        return tokens
+
+    def encode_words(
+        self, batch: TextBatch
+    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
+        """Encode every token, and the sentence as the mean of the real ones."""
+        hidden = self.encoder(
+            input_ids=batch.ids, attention_mask=batch.mask.long()
+        ).last_hidden_state
+        weight = (batch.mask / batch.mask.sum(1, keepdim=True)).to(hidden.dtype)
+        return hidden, torch.einsum("tw,twd->td", weight, hidden)
