@@ -1,0 +1,233 @@
+"""Frames of a video file, exactly those that are on the screen at given moments.
+
+A file is first read without decoding, which gives an index of its packets; then only the packets
+that lead to the wanted frames pass through the decoder (`packets`, `plan`). Where index and
+decoder disagree the whole file is decoded in order, which is what "right" means here.
+
+Meant to run in a process that may die (`sandbox`): it cannot protect itself from a decoder that
+hangs or crashes. Knows nothing of crops or models.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ucofia.errors import BrokenVideoError, VideoLimitError
+from ucofia.video import packets
+from ucofia.video.packets import MisledError
+from ucofia.video.plan import PacketIndex, Timeline, shown, timeline
+from ucofia.video.source import Limits, require_file
+
+Picture = UInt8[np.ndarray, "*picture"]
+Choose = Callable[[Timeline], Sequence[int]]
+Keep = Callable[[UInt8[np.ndarray, "h x 3"]], Picture]
+
+# Above this the packets are read from the file again instead of being kept.
+_HELD_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """What a file turned out to contain; sizes are those on the screen, after rotation."""
+
+    duration_seconds: float
+    frames: int
+    frames_per_second: float
+    width: int
+    height: int
+    codec: str
+    container: str
+
+
+@dataclass(frozen=True)
+class DecodedFrames:
+    """Frames in the order they were asked for, each with the second at which it appears."""
+
+    info: VideoInfo
+    seconds: tuple[float, ...]
+    frames: tuple[Picture, ...]
+    warnings: tuple[str, ...]
+
+
+def frames_at(path: Path | str, seconds: Sequence[float]) -> DecodedFrames:
+    """Decode the frames on the screen at some seconds, counted from the first frame."""
+    return decode(path, lambda times: [times.at(second) for second in seconds])
+
+
+def probe(path: Path | str) -> VideoInfo:
+    """Say what a file contains; its first frame is decoded to be sure."""
+    return decode(path, lambda times: [0], keep=lambda frame: frame[:0]).info
+
+
+def decode(
+    path: Path | str,
+    choose: Choose,
+    *,
+    keep: Keep = lambda frame: frame,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    alive: Callable[[], None] = lambda: None,
+) -> DecodedFrames:
+    """Decode the frames that `choose` picks, by their number, from the moments of all frames.
+
+    `keep` turns a frame into what is returned for it, so that large frames need not pile up.
+    `alive` is called between packets. When the index proves wrong, `choose` is asked again.
+    """
+    path = Path(path)
+    require_file(path)
+    with packets.opened(path, limits) as stream:
+        reading = _Reading(path, stream, choose, keep, limits, alive)
+        index, held = reading.index()
+        try:
+            return reading.by_index(index, held)
+        except MisledError:
+            held.clear()
+            return reading.in_order(index)
+
+
+@dataclass
+class _Reading:
+    """One visit to one file; remembers the size of the frames it saw."""
+
+    path: Path
+    stream: Any
+    choose: Choose
+    keep: Keep
+    limits: Limits
+    alive: Callable[[], None]
+    size: tuple[int, int] = (0, 0)
+
+    def index(self) -> tuple[PacketIndex, list[Any]]:
+        """Read all packets without decoding; those of a file of ordinary size are kept."""
+        rows, held, held_bytes, last_ticks = [], [], 0, 0
+        for packet in packets.demuxed(self.stream):
+            self.alive()
+            rows.append((packet.pts, packet.is_keyframe, packet.is_discard))
+            held_bytes += packet.size
+            if held_bytes <= _HELD_BYTES:
+                held.append(packet)
+            if not packet.is_discard:
+                last_ticks = packet.duration or 0
+        if not rows:
+            raise BrokenVideoError(self.path, "it announces pictures but contains none")
+        shown_at, is_key, is_hidden = zip(*rows, strict=True)
+        return PacketIndex(shown_at, is_key, is_hidden, last_ticks), held
+
+    def by_index(self, index: PacketIndex, held: Sequence[Any]) -> DecodedFrames:
+        """Decode only what is needed, trusting the index until it proves wrong."""
+        if not packets.is_trusted(index, self.stream):
+            raise MisledError
+        ticks = shown(index)
+        times = self._timeline(ticks, index.last_ticks)
+        numbers = self._chosen(times)
+        wanted = {ticks[number]: number for number in numbers}
+        complete = held if len(held) == len(index.shown_at) else None
+        with packets.again(self.path, self.limits, complete) as source:
+            found = packets.planned(source, index, wanted.keys(), self.alive)
+            pictures = {wanted[frame.pts]: self._picture(frame) for frame in found}
+        return self._result(times, numbers, pictures, failures=0)
+
+    def in_order(self, index: PacketIndex) -> DecodedFrames:
+        """Decode everything twice: once for the moments, once for the pictures."""
+        ticks, failures, last_ticks = [], 0, 0
+        for frame in packets.all_frames(self.path, self.limits, self.alive):
+            if frame is None:
+                failures += 1
+                continue
+            ticks.append(frame.pts)
+            last_ticks = frame.duration or 0
+        if not ticks:
+            raise BrokenVideoError(self.path, "none of its frames can be decoded")
+        if None in index.shown_at:
+            step = 1 / (packets.rate(self.stream) * packets.tick_seconds(self.stream))
+            ticks, last_ticks = [round(i * step) for i in range(len(ticks))], round(step)
+        # The order in which frames leave the decoder is the order in which they are shown. A
+        # container that has their moments in another order has them wrongly dealt, not wrong.
+        times = self._timeline(sorted(ticks), last_ticks)
+        numbers = self._chosen(times)
+        return self._result(times, numbers, self._pictures(numbers), failures)
+
+    def _pictures(self, numbers: Sequence[int]) -> dict[int, Picture]:
+        wanted, last, pictures = set(numbers), max(numbers), {}
+        frames = packets.all_frames(self.path, self.limits, self.alive)
+        for number, frame in enumerate(frame for frame in frames if frame is not None):
+            if number in wanted:
+                pictures[number] = self._picture(frame)
+            if number == last:
+                break
+        return pictures
+
+    def _timeline(self, ticks: Sequence[int], last_ticks: int) -> Timeline:
+        times = timeline(
+            ticks,
+            tick_seconds=float(packets.tick_seconds(self.stream)),
+            last_ticks=last_ticks,
+            frames_per_second=float(packets.rate(self.stream)),
+        )
+        if times.duration_seconds > self.limits.duration_seconds:
+            raise VideoLimitError(
+                self.path,
+                f"it is {times.duration_seconds:.0f} s long, more than the limit of "
+                f"{self.limits.duration_seconds:.0f} s (Limits.duration_seconds)",
+            )
+        return times
+
+    def _chosen(self, times: Timeline) -> Sequence[int]:
+        numbers = self.choose(times)
+        if not numbers:
+            raise BrokenVideoError(
+                self.path,
+                f"none of its {len(times.seconds)} frames ({times.duration_seconds:.1f} s) lies "
+                f"in the stretch that was asked for; check its start and end",
+            )
+        if len(numbers) > self.limits.frames:
+            raise VideoLimitError(
+                self.path,
+                f"{len(numbers)} of its frames are asked for, more than the limit of "
+                f"{self.limits.frames} (Limits.frames)",
+            )
+        return numbers
+
+    def _picture(self, frame: Any) -> Picture:
+        packets.require_pixels(self.path, frame.width, frame.height, self.limits)
+        picture = packets.upright_rgb(frame)
+        self.size = picture.shape[:2]
+        return self.keep(picture)
+
+    def _result(
+        self,
+        times: Timeline,
+        numbers: Sequence[int],
+        pictures: Mapping[int, Picture],
+        failures: int,
+    ) -> DecodedFrames:
+        codec, container = packets.names(self.stream)
+        height, width = self.size
+        info = VideoInfo(
+            duration_seconds=times.duration_seconds,
+            frames=len(times.seconds),
+            frames_per_second=times.frames_per_second,
+            width=width,
+            height=height,
+            codec=codec,
+            container=container,
+        )
+        return DecodedFrames(
+            info=info,
+            seconds=tuple(float(times.seconds[number]) for number in numbers),
+            frames=tuple(pictures[number] for number in numbers),
+            warnings=tuple(_warnings(packets.stated_seconds(self.stream), times, failures)),
+        )
+
+
+def _warnings(stated_seconds: float, times: Timeline, failures: int) -> Iterator[str]:
+    if stated_seconds > times.duration_seconds * 1.05 + 0.5:
+        yield (
+            f"the file says it is {stated_seconds:.1f} s long, but its pictures end after "
+            f"{times.duration_seconds:.1f} s"
+        )
+    if failures:
+        yield f"{failures} damaged packets were skipped"

@@ -1,0 +1,96 @@
+"""Which packets must be decoded to see certain frames, and when timestamps can be believed.
+
+A container is read once without decoding; what it says about its packets is the index. From
+it follow the moments at which frames are shown and, for wanted frames, the runs of packets that
+must pass through the decoder. Pure: knows no files and no decoder.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+
+@dataclass(frozen=True)
+class PacketIndex:
+    """What a container says about the packets of its pictures, in the order they are decoded."""
+
+    shown_at: Sequence[int | None]  # in ticks of the stream
+    is_key: Sequence[bool]
+    is_hidden: Sequence[bool]  # decoded for others' sake, cut away by an edit list
+    last_ticks: int  # how long the last frame stays; 0 when unknown
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each frame of a video is shown; the first one at zero."""
+
+    seconds: Float[np.ndarray, " f"]
+    duration_seconds: float
+    frames_per_second: float
+
+    def at(self, second: float) -> int:
+        """Name the frame on the screen at a moment; outside the video, its first or last."""
+        # Players and people round: a moment a hair before a frame's start means that frame.
+        after = int(np.searchsorted(self.seconds, second + 1e-6, side="right"))
+        return min(max(after - 1, 0), len(self.seconds) - 1)
+
+
+def is_consistent(index: PacketIndex) -> bool:
+    """Say whether every packet has a moment of its own and the first one opens the stream.
+
+    Otherwise frames may be missing or shown in another order than the container says.
+    """
+    ticks = index.shown_at
+    if not ticks or None in ticks or len(set(ticks)) < len(ticks) or not index.is_key[0]:
+        return False
+    return not any(
+        tick < ticks[0]  # type: ignore[operator]
+        for tick, hidden in zip(ticks, index.is_hidden, strict=True)
+        if not hidden
+    )
+
+
+def shown(index: PacketIndex) -> list[int]:
+    """List the ticks of all visible frames in the order they are shown."""
+    pairs = zip(index.shown_at, index.is_hidden, strict=True)
+    return sorted(tick for tick, hidden in pairs if not hidden and tick is not None)
+
+
+def runs(index: PacketIndex, wanted: Collection[int]) -> list[tuple[int, int]]:
+    """Find the stretches of packets (first, last) to decode so that all wanted ticks come out.
+
+    A stretch begins at a keyframe that is shown no later than the wanted frame: the frames that
+    follow a keyframe but are shown before it lean on the group of pictures in front of it.
+    """
+    position = {tick: i for i, tick in enumerate(index.shown_at)}
+    keys = [i for i, is_key in enumerate(index.is_key) if is_key]
+    found: list[tuple[int, int]] = []
+    for last in sorted(position[tick] for tick in wanted):
+        first = _opening(index, keys, last)
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def timeline(
+    ticks: Sequence[int], *, tick_seconds: float, last_ticks: int, frames_per_second: float
+) -> Timeline:
+    """Turn ticks into seconds; a last frame of unknown length stays as long as the others."""
+    seconds = (np.asarray(ticks, dtype=np.float64) - ticks[0]) * tick_seconds
+    last = last_ticks * tick_seconds
+    if last <= 0:
+        last = seconds[-1] / (len(seconds) - 1) if seconds[-1] > 0 else 1 / frames_per_second
+    return Timeline(seconds, float(seconds[-1] + last), frames_per_second)
+
+
+def _opening(index: PacketIndex, keys: Sequence[int], position: int) -> int:
+    tick = index.shown_at[position]
+    for key in reversed(keys[: bisect_right(keys, position)]):
+        if index.shown_at[key] <= tick:  # type: ignore[operator]
+            return key
+    return 0
