@@ -134,10 +134,7 @@ def from_state(
         )
     )
     model = Model(backbone, _sized(config, state, backbone.width, heads))
-    ours = {
-        name if name == "logit_scale" else f"backbone.{name}": tensor
-        for name, tensor in towers.items()
-    }
+    ours = _in_model(towers)
     if found is None:  # the parts above the towers start fresh, on purpose
         fresh = {k: v for k, v in model.state_dict().items() if not k.startswith("backbone.")}
         ours = {**fresh, **ours}
@@ -158,6 +155,18 @@ def load_strictly(model: Model, state: Mapping[str, Tensor], source: str) -> Non
     if missing or unexpected or misshapen:
         raise CheckpointMismatchError(source, missing, unexpected, misshapen)
     model.load_state_dict(dict(state))
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the authors' and the peers' tensors our names, in our layout; any part of a state."""
+    found = family(state) or "ucofia-authors"
+    towers, parts = _split(state, found)
+    return {**_in_model(towers), **parts}
+
+
+def _in_model(towers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    own = {"logit_scale": "logit_scale"}
+    return {own.get(name, f"backbone.{name}"): tensor for name, tensor in towers.items()}
 
 
 def _split(

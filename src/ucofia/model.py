@@ -21,6 +21,7 @@ from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.aggregate import Aggregator, Mixes
 from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch, VideoFeatures
+from ucofia.video.pixels import normalise
 
 INFERENCE_NOISE_KEY = 0
 
@@ -154,12 +155,13 @@ class Model(nn.Module):
             frames = self._contextual_patches(patches, mask)
             video = mean_of_frames(frames, mask)
         patch_mask = voting.repeat_interleave(config.tokens_per_frame, dim=1)
-        normalise = nn.functional.normalize
+        if config.normalised_patches:
+            patches = nn.functional.normalize(patches, dim=-1)
         return VideoFeatures(
             video=video,
-            frames=normalise(frames, dim=-1),
+            frames=nn.functional.normalize(frames, dim=-1),
             frame_mask=voting,
-            patches=normalise(patches, dim=-1) if config.normalised_patches else patches,
+            patches=patches,
             patch_mask=patch_mask[:, : patches.shape[1]],
         )
 
@@ -243,9 +245,7 @@ class Model(nn.Module):
         spec = self.backbone.pixels
         if pixels.dtype != torch.uint8 or spec is None:
             return pixels.to(self.logit_scale.dtype)
-        mean = torch.tensor(spec.mean, device=self.device)[:, None, None]
-        std = torch.tensor(spec.std, device=self.device)[:, None, None]
-        return (pixels / 255 - mean) / std
+        return normalise(pixels, spec)
 
 
 def _identity(size: int) -> nn.Parameter:
