@@ -1,0 +1,1 @@
+"""Numbers about rankings: any system's matrices, our own benchmarks, the paper's tables."""
