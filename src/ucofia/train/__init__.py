@@ -1,0 +1,1 @@
+"""Training: loss, optimiser, one step over many processes, one loop that resumes by itself."""
