@@ -207,6 +207,17 @@ class DecoderDiedError(VideoError):
     """A video on which the decoder crashed."""
 
 
+class DecoderStartError(UCoFiAError):
+    """No process that decodes could be started, so that no video can be read."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        super().__init__(
+            f"the process that decodes videos did not start: {said}. "
+            f"Check the installation with: ucofia doctor"
+        )
+
+
 class NoFramesError(UCoFiAError):
     """A video that a batch needs has no frames to give."""
 
@@ -215,6 +226,71 @@ class NoFramesError(UCoFiAError):
         super().__init__(
             f"video {video!r} has no frames: {problem}. Find out why with: ucofia data check; "
             f"then repair the file, or leave it out of the split."
+        )
+
+
+class NoIndexError(UCoFiAError):
+    """There is no index where one was looked for."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"there is no index at {path}. Make one: ucofia index FOLDER --index {path}"
+        )
+
+
+class ForeignFolderError(UCoFiAError):
+    """A folder that holds something else than an index."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is not empty and not an index, so nothing was written there. "
+            f"Name a new folder: ucofia index FOLDER --index NEW_FOLDER"
+        )
+
+
+class DamagedIndexError(UCoFiAError):
+    """An index whose files do not hold what was written."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"the index {path} is damaged: {problem}. See what can be read: ucofia verify "
+            f"--index {path}; your videos are untouched, a new index can be made from them."
+        )
+
+
+class IndexWriteError(UCoFiAError):
+    """An index that cannot be written, though it can be read."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the index {path} could not be written: {problem}. What was committed before is "
+            f"unharmed; make room or get write permission, then run the same command again."
+        )
+
+
+class ModelMismatchError(UCoFiAError):
+    """An index was built by another model than the one in use."""
+
+    def __init__(self, path: object, built_with: str, loaded: str) -> None:
+        self.path, self.built_with, self.loaded = path, built_with, loaded
+        super().__init__(
+            f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
+            f"their vectors cannot be compared. Use the first model, or make another index: "
+            f"ucofia index FOLDER --index NEW_FOLDER --model {loaded.split(' ')[0]}"
+        )
+
+
+class NotInIndexError(UCoFiAError):
+    """A video or segment that the index does not hold."""
+
+    def __init__(self, path: object, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} is not in the index {path}. Add it: ucofia index {what} --index {path}"
         )
 
 

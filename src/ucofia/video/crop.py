@@ -8,9 +8,14 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+# Resized to a short side of 224, a strip of 1 x 16000 pixels would take gigabytes, all but the
+# centre of them thrown away. No camera makes frames of this shape; they are cut first.
+_LONGEST_RATIO = 16
+
 
 def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
     """Resize the short side to `size` and cut the centre square out; colours come first."""
+    frame = without_far_ends(frame)
     height, width = frame.shape[:2]
     image = Image.fromarray(frame)
     resized_height, resized_width = resized(height, width, size)
@@ -19,6 +24,14 @@ def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 s
     top, left = centre(resized_height, size), centre(resized_width, size)
     square = np.asarray(image)[top : top + size, left : left + size]
     return np.ascontiguousarray(square.transpose(2, 0, 1))
+
+
+def without_far_ends(frame: UInt8[np.ndarray, "h x 3"]) -> UInt8[np.ndarray, "_ _ 3"]:
+    """Cut strips down to a shape that can be resized; every ordinary frame stays as it is."""
+    height, width = frame.shape[:2]
+    longest = _LONGEST_RATIO * min(height, width)
+    top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
+    return np.ascontiguousarray(frame[top : top + longest, left : left + longest])
 
 
 def resized(height: int, width: int, size: int) -> tuple[int, int]:

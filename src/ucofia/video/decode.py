@@ -141,7 +141,7 @@ class _Reading:
             last_ticks = frame.duration or 0
         if not ticks:
             raise BrokenVideoError(self.path, "none of its frames can be decoded")
-        if None in index.shown_at:
+        if None in index.shown_at or None in ticks:
             step = 1 / (packets.rate(self.stream) * packets.tick_seconds(self.stream))
             ticks, last_ticks = [round(i * step) for i in range(len(ticks))], round(step)
         # The order in which frames leave the decoder is the order in which they are shown. A

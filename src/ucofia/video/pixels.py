@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ucofia.types import PixelSpec
-from ucofia.video.crop import centre, crop, resized
+from ucofia.video.crop import centre, crop, resized, without_far_ends
 
 
 def crops(
@@ -45,6 +45,7 @@ def normalise(
 
 
 def _crop_fast(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[Tensor, "3 size size"]:
+    frame = without_far_ends(frame)
     height, width = resized(frame.shape[0], frame.shape[1], size)
     # The channels-last view is what torch's byte kernel is fastest on: no copy before it.
     image = torch.from_numpy(frame).permute(2, 0, 1).unsqueeze(0)

@@ -70,10 +70,9 @@ def runs(index: PacketIndex, wanted: Collection[int]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for last in sorted(position[tick] for tick in wanted):
         first = _opening(index, keys, last)
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], last)
-        else:
-            found.append((first, last))
+        while found and first <= found[-1][1] + 1:
+            first = min(first, found.pop()[0])
+        found.append((first, last))
     return found
 
 

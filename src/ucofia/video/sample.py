@@ -1,19 +1,21 @@
 """Which moments of a video to look at: the authors' rule, ours, and windows of long videos.
 
-Pure arithmetic on durations and frame counts; knows no files and no decoder.
+Pure arithmetic on the moments at which frames are shown; knows no files and no decoder.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ucofia.errors import SettingError
+from ucofia.video.plan import Timeline
 
+Rule = Literal["uniform", "authors"]
 Segment = Literal["auto", "whole"] | float
-Sampling = Literal["uniform", "authors"]
 
 # A query is answered by a segment, so a segment should be about one event long; a video of up
 # to a minute mostly shows one and stays whole.
@@ -21,11 +23,64 @@ WHOLE_UP_TO_SECONDS = 60.0
 WINDOW_SECONDS = 30.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How to choose frames: by a rule from each segment, or at given seconds."""
+
+    frames: int = 12  # at most so many from a segment
+    rule: Rule = "uniform"
+    segment: Segment = "whole"
+    start_second: float | None = None
+    end_second: float | None = None
+    seconds: tuple[float, ...] = ()  # when given, exactly the frames on the screen then
+
+    def __post_init__(self) -> None:
+        """Check what no type can say."""
+        if self.frames < 1:
+            raise SettingError("frames", self.frames, "a video needs at least one frame")
+        if self.rule not in ("uniform", "authors"):
+            raise SettingError("rule", self.rule, "it must be 'uniform' or 'authors'")
+        if self.rule == "authors" and self.segment != "whole":
+            raise SettingError("segment", self.segment, "the authors' rule takes whole videos")
+        segments(1.0, self.segment)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A segment and the numbers of the frames chosen from it."""
+
+    start_second: float
+    end_second: float
+    numbers: tuple[int, ...]
+
+
+def stretches(times: Timeline, sampling: Sampling) -> list[Stretch]:
+    """Choose frames from a video; a segment outside of it gets none.
+
+    A frame counts once: of a video with fewer frames than asked for, each is taken.
+    """
+    start = max(sampling.start_second or 0.0, 0.0)
+    end = times.duration_seconds
+    if sampling.end_second is not None:
+        end = min(end, sampling.end_second)
+    if sampling.seconds:
+        numbers = tuple(times.at(second) for second in sampling.seconds)
+        return [Stretch(0.0, times.duration_seconds, numbers)]
+    if start >= end:
+        return []
+    if sampling.rule == "authors":
+        numbers = _authors(times, sampling)
+        return [Stretch(start, end, numbers)] if numbers else []
+    return [
+        Stretch(start + a, start + b, _uniform(times, start + a, start + b, sampling.frames))
+        for a, b in segments(end - start, sampling.segment)
+    ]
+
+
 def uniform(start_second: float, end_second: float, frames: int) -> list[float]:
-    """Take the centres of equal stretches, so that no stretch of the time is preferred."""
-    _require_frames(frames)
-    stretch = (end_second - start_second) / frames
-    return [start_second + (i + 0.5) * stretch for i in range(frames)]
+    """Take the centres of equal stretches, so that no part of the time is preferred."""
+    step = (end_second - start_second) / frames
+    return [start_second + (i + 0.5) * step for i in range(frames)]
 
 
 def authors_reads(
@@ -37,10 +92,10 @@ def authors_reads(
 ) -> list[int]:
     """List the frames that the authors' reader takes: one per second of truncated frame rate.
 
-    Both ends count, indices start at the video's first frame even when `start_second` is later,
-    and the first read beyond the last frame ends it.
+    Both ends count, and indices start at the video's first frame even when `start_second` is
+    later; reads beyond the last frame fail and end it.
     """
-    # The authors divide by zero below one frame per second; one second is then one frame.
+    # The authors divide by zero below one frame per second; we then take every frame.
     rate = max(int(frames_per_second), 1)
     last_second = math.ceil(frames_in_video / rate)
     first_second = 0 if start_second is None else start_second
@@ -52,7 +107,6 @@ def authors_reads(
 
 def authors_pick(reads: Sequence[int], frames: int) -> list[int]:
     """Thin out to at most `frames` of them, by their truncating linspace; few are all kept."""
-    _require_frames(frames)
     if len(reads) <= frames:
         return list(reads)
     return [reads[i] for i in np.linspace(0, len(reads) - 1, num=frames, dtype=int)]
@@ -60,22 +114,31 @@ def authors_pick(reads: Sequence[int], frames: int) -> list[int]:
 
 def segments(duration_seconds: float, segment: Segment = "auto") -> list[tuple[float, float]]:
     """Cut a video into windows of equal length, without gap or overlap."""
-    if segment == "whole":
-        return [(0.0, duration_seconds)]
-    if segment == "auto":
-        if duration_seconds <= WHOLE_UP_TO_SECONDS:
-            return [(0.0, duration_seconds)]
-        window = WINDOW_SECONDS
-    elif isinstance(segment, str) or not segment > 0:
-        raise SettingError("segment", segment, "it must be 'auto', 'whole' or positive seconds")
+    if isinstance(segment, str):
+        if segment not in ("auto", "whole"):
+            raise SettingError("segment", segment, "it must be 'auto', 'whole' or seconds")
+        is_whole = segment == "whole" or duration_seconds <= WHOLE_UP_TO_SECONDS
+        window = duration_seconds if is_whole else WINDOW_SECONDS
     else:
         window = float(segment)
-    # Equal windows: a last one of half a second would be a segment about nothing.
+    if not 0 < window < math.inf:
+        raise SettingError("segment", segment, "a window must be longer than 0 s")
+    # Equal windows: a remainder of half a second would be a segment about nothing.
     count = max(1, round(duration_seconds / window))
     edges = [duration_seconds * i / count for i in range(count + 1)]
     return list(itertools.pairwise(edges))
 
 
-def _require_frames(frames: int) -> None:
-    if frames < 1:
-        raise SettingError("frames", frames, "a video needs at least one frame")
+def _uniform(times: Timeline, start: float, end: float, frames: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(times.at(second) for second in uniform(start, end, frames)))
+
+
+def _authors(times: Timeline, sampling: Sampling) -> tuple[int, ...]:
+    start, end = sampling.start_second, sampling.end_second
+    reads = authors_reads(
+        len(times.seconds),
+        times.frames_per_second,
+        start_second=None if start is None else math.floor(start),
+        end_second=None if end is None else math.ceil(end),
+    )
+    return tuple(authors_pick(reads, sampling.frames))

@@ -1,0 +1,201 @@
+"""Decode many files in processes that may die: order kept, and one failure costs one file.
+
+A hostile or broken file can make a decoder hang, crash or eat memory. So files are decoded by
+worker processes under limits; one that breaks a limit is killed and replaced, and its file is
+reported with the reason. Nothing ever stands in for frames that could not be had.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ucofia.errors import (
+    BrokenVideoError,
+    DecoderDiedError,
+    DecoderStartError,
+    NotAVideoError,
+    UnreadableVideoError,
+    VideoError,
+    VideoLimitError,
+)
+from ucofia.types import PixelSpec
+from ucofia.video.decode import VideoInfo
+from ucofia.video.process import WORKER, WorkerDied, WorkerProcess
+from ucofia.video.sample import Sampling
+from ucofia.video.source import Limits
+
+_WATCH_SECONDS = 0.1
+_REASONS = {
+    error.__name__: error
+    for error in (BrokenVideoError, NotAVideoError, UnreadableVideoError, VideoLimitError)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One file, which of its frames, and the crop that a backbone wants."""
+
+    path: Path | str
+    pixels: PixelSpec
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The chosen frames of one segment, each with the second at which it appears."""
+
+    start_second: float
+    end_second: float
+    seconds: tuple[float, ...]
+    crops: UInt8[np.ndarray, "f 3 size size"]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A file that gave frames: one clip per segment."""
+
+    request: Request
+    info: VideoInfo
+    clips: tuple[Clip, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A file that gave none, and why."""
+
+    request: Request
+    error: VideoError
+
+
+def decode_many(
+    requests: Iterable[Request],
+    *,
+    workers: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    in_flight: int | None = None,
+    command: Sequence[str] = WORKER,
+) -> Iterator[Decoded | Failed]:
+    """Decode files in worker processes and yield one result per request, in their order.
+
+    At most `in_flight` requests are taken ahead of the results. Closing the iterator, or an
+    interrupt, ends the workers.
+    """
+    ahead = in_flight or 2 * workers
+    pending: deque[Future[Decoded | Failed]] = deque()
+    # The pool closes first: no thread waits for a worker any more when threads are joined.
+    with ThreadPoolExecutor(workers) as threads, _Pool(command, limits) as pool:
+        for request in requests:
+            pending.append(threads.submit(pool.run, request))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+class _Pool:
+    """One worker per thread that asks; all are watched, and ended, together."""
+
+    def __init__(self, command: Sequence[str], limits: Limits) -> None:
+        self._command, self._limits = command, limits
+        self._own = threading.local()
+        self._workers: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_Pool":
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed.set()
+            for worker in self._workers:
+                worker.kill()
+        self._watcher.join()
+
+    def run(self, request: Request) -> Decoded | Failed:
+        """Have a file decoded by this thread's worker; a dead one is replaced first."""
+        worker: WorkerProcess | None = getattr(self._own, "worker", None)
+        if worker is None or worker.is_dead:
+            worker = self._own.worker = self._replaced(worker)
+        try:
+            result = _answered(request, worker, self._limits)
+            worker.finish()
+            return result
+        except WorkerDied:
+            worker.end()
+            return Failed(request, _death(request, worker, self._limits))
+
+    def _replaced(self, dead: WorkerProcess | None) -> WorkerProcess:
+        with self._lock:
+            if self._closed.is_set():
+                raise DecoderStartError("decoding has been ended")
+            if dead is not None:
+                self._workers.discard(dead)
+            worker = WorkerProcess(self._command, self._limits)
+            self._workers.add(worker)
+        worker.wait_until_ready()
+        return worker
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_SECONDS):
+            with self._lock:
+                for worker in self._workers:
+                    worker.end_if_late()
+
+
+def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
+    header = worker.ask(
+        {
+            "path": os.fspath(request.path),
+            "size": request.pixels.size,
+            "sampling": asdict(request.sampling),
+        }
+    )
+    try:
+        if "error" in header:
+            error = _REASONS[header["error"]]
+            return Failed(request, error(request.path, str(header["reason"])))
+        return _decoded(request, header, worker, limits)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WorkerDied from error
+
+
+def _decoded(
+    request: Request, header: Mapping[str, Any], worker: WorkerProcess, limits: Limits
+) -> Decoded:
+    seconds = tuple(float(second) for second in header["seconds"])
+    counts = [int(count) for _, _, count in header["stretches"]]
+    if not 0 < len(seconds) <= limits.frames or sum(counts) != len(seconds) or min(counts) < 1:
+        raise ValueError("frames and segments do not agree")
+    size = request.pixels.size
+    crops = worker.take((len(seconds), 3, size, size))
+    ends = np.cumsum(counts).tolist()
+    clips = tuple(
+        Clip(float(start), float(end), seconds[last - count : last], crops[last - count : last])
+        for (start, end, count), last in zip(header["stretches"], ends, strict=True)
+    )
+    warnings = tuple(str(warning) for warning in header["warnings"])
+    return Decoded(request, VideoInfo(**header["info"]), clips, warnings)
+
+
+def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
+    if worker.broken_limit == "seconds":
+        reason = f"decoding it took more than {limits.seconds:g} s (Limits.seconds)"
+        return VideoLimitError(request.path, reason)
+    if worker.broken_limit == "stall_seconds":
+        reason = f"decoding it made no progress for {limits.stall_seconds:g} s"
+        return VideoLimitError(request.path, f"{reason} (Limits.stall_seconds)")
+    return DecoderDiedError(
+        request.path, f"the decoder crashed on it ({worker.cause_of_death()}); it was skipped"
+    )

@@ -1,0 +1,130 @@
+"""The process that decodes: requests come in, crops go out, and its death costs one file.
+
+Started by `sandbox` as `python -m ucofia.video.worker`. A line of JSON with the limits comes
+first, then one line per request; the answer is a line of JSON and the bytes of the crops. No
+pickles: whoever takes over a decoder with a crafted file must not gain the parent as well.
+Imports no torch, so that it starts quickly.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from queue import SimpleQueue
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
+from ucofia.video.crop import crop
+from ucofia.video.decode import decode
+from ucofia.video.plan import Timeline
+from ucofia.video.sample import Sampling, Stretch, stretches
+from ucofia.video.source import Limits
+
+# (request, limits, sign of life) -> (header, bytes of the crops)
+Handle = Callable[[Mapping[str, Any], Limits, Callable[[], None]], tuple[dict[str, Any], bytes]]
+
+_BEAT_SECONDS = 1.0
+
+
+def answer(
+    request: Mapping[str, Any], limits: Limits, alive: Callable[[], None]
+) -> tuple[dict[str, Any], bytes]:
+    """Decode one file into crops, or say why not."""
+    path, size = request["path"], request["size"]
+    sampling = Sampling(
+        **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
+    )
+    chosen: list[Stretch] = []
+
+    def choose(times: Timeline) -> list[int]:
+        chosen[:] = stretches(times, sampling)
+        return [number for stretch in chosen for number in stretch.numbers]
+
+    try:
+        decoded = decode(
+            path, choose, keep=lambda frame: crop(frame, size), limits=limits, alive=alive
+        )
+    except VideoError as error:
+        return _failure(error), b""
+    except MemoryError:
+        reason = "it needs more memory than the limit (Limits.memory_bytes)"
+        return _failure(VideoLimitError(path, reason)), b""
+    except Exception as error:
+        # The per-file boundary: whatever a strange file provokes, the next one gets its turn.
+        reason = f"reading it went wrong ({type(error).__name__}: {error})"
+        return _failure(BrokenVideoError(path, reason)), b""
+    header = {
+        "info": asdict(decoded.info),
+        "stretches": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
+        "seconds": decoded.seconds,
+        "warnings": decoded.warnings,
+    }
+    return header, np.stack(decoded.frames).tobytes()
+
+
+def serve(handle: Handle = answer) -> None:
+    """Answer requests from standard input until it ends."""
+    # Whatever libraries print must not reach the pipe, and an interrupt is the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    limits = Limits(**json.loads(lines.get()))
+    _restrict(limits)
+    _send(out, {"ready": True})
+    while True:
+        request = json.loads(lines.get())
+        header, crops = handle(request, limits, _heart(out))
+        _send(out, header, crops)
+
+
+def _listen(lines: "SimpleQueue[bytes]") -> None:
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    # The parent has gone or wants no more. A decoder that hangs would never notice.
+    os._exit(0)
+
+
+def _heart(out: BinaryIO) -> Callable[[], None]:
+    last = time.monotonic()
+
+    def alive() -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _BEAT_SECONDS:
+            last = now
+            _send(out, {"alive": True})
+
+    return alive
+
+
+def _send(out: BinaryIO, header: Mapping[str, Any], crops: bytes = b"") -> None:
+    out.write(json.dumps(header).encode() + b"\n")
+    out.write(crops)
+    out.flush()
+
+
+def _failure(error: VideoError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "reason": error.reason}
+
+
+def _restrict(limits: Limits) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits; time limits still hold there
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = limits.memory_bytes if most < 0 else min(limits.memory_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, most))
+
+
+if __name__ == "__main__":
+    serve()
