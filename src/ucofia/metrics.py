@@ -102,7 +102,7 @@ def summarise(ranks: Int[np.ndarray, " q"], *, at: Sequence[int] = (1, 5, 10)) -
     """Recall at each depth, median and mean rank."""
     if not len(ranks):
         raise MatrixError("the matrix", "has no query", "Give at least one row and one column")
-    recall = {k: 100 * float((ranks <= k).mean()) for k in at}
+    recall = {k: 100 * int((ranks <= k).sum()) / len(ranks) for k in at}
     return Summary(recall, float(np.median(ranks)), float(ranks.mean()), len(ranks))
 
 
@@ -122,7 +122,7 @@ def intervals(
     """
     order = np.argsort(ranks, kind="stable")
     values = ranks[order].astype(np.float64)
-    features = np.stack([values <= k for k in at] + [values], axis=1).astype(np.float64)
+    features = np.stack([100.0 * (values <= k) for k in at] + [values], axis=1)
     group = _group_index(groups, len(ranks))[order]
     samples = []
     for drawn in _draws(group, resamples, seed):
@@ -130,8 +130,6 @@ def intervals(
         samples.append(np.column_stack([means, _weighted_median(values, drawn)]))
     edges = [50 * (1 - level), 50 * (1 + level)]
     low, high = np.percentile(np.concatenate(samples), edges, axis=0)
-    low[: len(at)] *= 100
-    high[: len(at)] *= 100
     names = [*(f"R@{k}" for k in at), "MnR", "MdR"]
     found = {n: (float(a), float(b)) for n, a, b in zip(names, low, high, strict=True)}
     return {name: found[name] for name in [*names[: len(at)], "MdR", "MnR"]}

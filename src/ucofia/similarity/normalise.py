@@ -136,7 +136,8 @@ def query_mass(
 
 def drift(mass: Float[np.ndarray, " q"]) -> float:
     """Share of the mass that lies on the wrong queries; for a fresh solution, its residual."""
-    return float(np.abs(mass / mass.sum() - 1 / len(mass)).sum() / 2)
+    total = mass.sum()
+    return float(np.abs(mass / total - 1 / len(mass)).sum() / 2) if total > 0 else 1.0
 
 
 def is_stale(mass: Float[np.ndarray, " q"], *, residual: float, most: float = 0.05) -> bool:
@@ -237,7 +238,7 @@ def _by_query(step: Step, bias: np.ndarray) -> Iterator[tuple[np.ndarray, np.nda
         constant = _mean(bias)
         query, bias = query + constant, bias - constant
         next_query, next_bias = step(bias)
-        yield query, bias, np.exp(query - next_query)
+        yield query, bias, _mass(query - next_query, len(bias))
         query, bias = next_query, next_bias
 
 
@@ -248,8 +249,13 @@ def _by_candidate(
     while True:
         query = query - _mean(query)
         bias, next_query = step(query)
-        yield query, bias, np.exp(query - next_query)
+        yield query, bias, _mass(query - next_query, len(bias))
         query = next_query
+
+
+def _mass(logarithm: np.ndarray, candidates: int) -> np.ndarray:
+    # No query can hold more than all candidates; at scores of 1e20 rounding says otherwise.
+    return np.asarray(np.exp(np.minimum(logarithm, np.log(candidates))))
 
 
 def _mean(potential: np.ndarray) -> float:
