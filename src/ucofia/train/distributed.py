@@ -1,0 +1,132 @@
+"""Several processes that train as one.
+
+The work of a step is divided, its result is not. Each process encodes its share of the batch,
+collects the features of all videos, and scores its own texts against them: a strip of the score
+matrix. The strips are collected as well, so that every process sees the loss of the whole batch.
+
+Going back, a process knows the gradient of its own strip exactly, because all processes compute
+the same loss. A video met texts of every process, so its gradient is the sum over all. Parameters
+get the sum too. So two processes with half the batch have the gradients of one with all of it;
+averaging, as data-parallel wrappers do, would halve them.
+
+Started by torchrun (nccl on CUDA, gloo elsewhere), or alone: then nothing here communicates.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+BUCKET_BYTES = 2**26  # gradients are summed in pieces of about this size
+# Rank 0 writes files while the others wait, so the default half hour of gloo may be too short.
+PATIENCE = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train together, and which one this is."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and speaks to people."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Go on when all processes have come here."""
+        if self.ranks > 1:
+            dist.barrier()
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Tell all processes whether one of them says yes."""
+        if self.ranks == 1:
+            return flag
+        votes = torch.tensor(int(flag), device=device)
+        dist.all_reduce(votes)
+        return bool(votes.item())
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up a tensor over all processes, in place."""
+        if self.ranks > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+
+def join(device: str) -> tuple[World, torch.device]:
+    """Join the processes that torchrun started; without it, be alone."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    here = torch.device(device)
+    if here.type == "cuda" and here.index is None:
+        here = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    if ranks == 1:
+        return World(), here
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=PATIENCE)
+    return World(dist.get_rank(), dist.get_world_size()), here
+
+
+def leave() -> None:
+    """Leave the group of processes, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def collected(rows: Tensor, world: World) -> Tensor:
+    """Put the rows of all processes under one another, in the order of the ranks; no gradient."""
+    if world.ranks == 1:
+        return rows.detach()
+    # Not every backend moves booleans.
+    moved = rows.detach().to(torch.uint8) if rows.dtype == torch.bool else rows.detach()
+    if not moved.numel():  # a model without patches
+        return rows.new_empty(world.ranks * len(rows), *rows.shape[1:])
+    parts = [torch.empty_like(moved) for _ in range(world.ranks)]
+    dist.all_gather(parts, moved.contiguous())
+    return torch.cat(parts).to(rows.dtype)
+
+
+def with_strips_of_others(strip: Float[Tensor, "t v"], world: World) -> Float[Tensor, "n v"]:
+    """Complete a strip of scores to the whole matrix; gradients reach the own strip only."""
+    if world.ranks == 1:
+        return strip
+    parts = list(collected(strip, world).chunk(world.ranks))
+    parts[world.rank] = strip
+    return torch.cat(parts)
+
+
+def own_share(rows: Tensor, world: World) -> Tensor:
+    """Return the rows that this process brought to `collected`."""
+    return rows.chunk(world.ranks)[world.rank]
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """Add up the gradients of every parameter over all processes."""
+    if world.ranks == 1:
+        return
+    bucket: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        bucket.append(parameter.grad)
+        if sum(grad.nbytes for grad in bucket) >= BUCKET_BYTES:
+            _sum_together(bucket)
+            bucket = []
+    _sum_together(bucket)
+
+
+def _sum_together(tensors: list[Tensor]) -> None:
+    if not tensors:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))

@@ -1,0 +1,168 @@
+"""The gradients of one step, whatever the batch, the memory and the number of processes.
+
+Every step goes the same way: encode, cut the graph at the features, score and lose over the whole
+batch, bring the gradient back to the features, and from there into the encoders. Where the batch
+does not fit, it is encoded in chunks without a graph first, and each chunk a second time with one
+when its gradient is known (gradient caching). That is exact, since the noise of both passes is
+keyed by sample; it costs one more forward pass and needs the memory of one chunk.
+
+It leaves gradients in the parameters and moves no weight.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ucofia.model import Model
+from ucofia.train.distributed import (
+    World,
+    collected,
+    own_share,
+    sum_gradients,
+    with_strips_of_others,
+)
+from ucofia.train.loss import contrastive_loss
+from ucofia.train.randomness import key, seeded
+from ucofia.types import TextBatch, TextFeatures, VideoBatch, VideoFeatures
+
+Precision = Literal["float32", "bfloat16", "float16"]
+Features = TypeVar("Features", TextFeatures, VideoFeatures)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """This process's share of a step: text i describes video i."""
+
+    texts: TextBatch
+    videos: VideoBatch
+    samples: tuple[int, ...]  # what names a pair in the data set
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How features are made in a step: with which randomness and in which precision."""
+
+    model: Model
+    seed: int
+    step: int
+    precision: Precision = "float32"
+
+    def texts(self, batch: TextBatch, samples: Sequence[int]) -> TextFeatures:
+        """Encode a chunk of texts."""
+        with self._dropout(samples), self._autocast():
+            return self.model.encode_text(batch)
+
+    def videos(self, batch: VideoBatch, samples: Sequence[int]) -> VideoFeatures:
+        """Encode a chunk of videos."""
+        keys = [key(self.seed, self.step, sample) for sample in samples]
+        with self._dropout(samples), self._autocast():
+            return self.model.encode_video(batch, noise_keys=keys)
+
+    def _dropout(self, samples: Sequence[int]) -> AbstractContextManager[None]:
+        return seeded(key(self.seed, self.step, samples[0]), self.model.device)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "float32":
+            return nullcontext()
+        dtype = getattr(torch, self.precision)
+        return torch.autocast(self.model.device.type, dtype=dtype)
+
+
+def step_gradients(
+    encoder: Encoder,
+    pairs: Pairs,
+    *,
+    world: World,
+    chunk: int | None = None,
+    loss_scale: float = 1.0,
+) -> Float[Tensor, ""]:
+    """Add the gradients of the whole batch's loss to the parameters; return the loss.
+
+    `chunk` is how many pairs are encoded at a time. Gradients, not the loss, are multiplied by
+    `loss_scale`, which half precision needs.
+    """
+    rows = len(pairs.samples)
+    cached = chunk is not None and chunk < rows
+    with torch.set_grad_enabled(not cached):
+        parts = list(_encoded(encoder, pairs, chunk if cached and chunk else rows))
+    texts = _cut([text for text, _ in parts])
+    videos = _cut([video for _, video in parts])
+    loss = _backward_to_features(encoder.model, texts, videos, world, loss_scale)
+    start = 0
+    again = _encoded(encoder, pairs, chunk) if cached and chunk else iter(parts)
+    for text, video in again:
+        stop = start + len(text)
+        _continue_backward(text, texts, slice(start, stop))
+        _continue_backward(video, videos, slice(start, stop))
+        start = stop
+    sum_gradients(encoder.model.parameters(), world)
+    return loss
+
+
+def _encoded(
+    encoder: Encoder, pairs: Pairs, chunk: int
+) -> Iterator[tuple[TextFeatures, VideoFeatures]]:
+    for start in range(0, len(pairs.samples), chunk):
+        rows = slice(start, start + chunk)
+        samples = pairs.samples[rows]
+        yield (
+            encoder.texts(pairs.texts[rows], samples),
+            encoder.videos(pairs.videos[rows], samples),
+        )
+
+
+def _backward_to_features(
+    model: Model, texts: TextFeatures, videos: VideoFeatures, world: World, loss_scale: float
+) -> Float[Tensor, ""]:
+    """Score, lose and go back as far as the features, whose `.grad` is then that of the batch."""
+    everyone = videos
+    if world.ranks > 1:
+        everyone = _cut([_map(videos, lambda tensor: collected(tensor, world))])
+    # Full precision: sharp softmaxes over similarities need more digits than bfloat16 has.
+    strip = model.score(texts, everyone).total()
+    loss = contrastive_loss(with_strips_of_others(strip, world))
+    (loss * loss_scale).backward()  # type: ignore[no-untyped-call]
+    if world.ranks > 1:
+        for name in _float_fields(videos):
+            grad = getattr(everyone, name).grad
+            if grad is not None:  # a level may not look at it; then it does so in no process
+                getattr(videos, name).grad = own_share(world.sum(grad), world)
+    return loss.detach()
+
+
+def _cut(parts: Sequence[Features]) -> Features:
+    """Join chunks to leaves of a new graph, in full precision."""
+    joined = {}
+    for field in fields(parts[0]):
+        tensor = torch.cat([getattr(part, field.name).detach() for part in parts])
+        if tensor.is_floating_point():
+            tensor = tensor.float().requires_grad_()
+        joined[field.name] = tensor
+    return replace(parts[0], **joined)
+
+
+def _continue_backward(part: Features, whole: Features, rows: slice) -> None:
+    """Push the gradient that arrived at some rows of the features into the encoder."""
+    outputs, grads = [], []
+    for name in _float_fields(part):
+        output, grad = getattr(part, name), getattr(whole, name).grad
+        if output.requires_grad and grad is not None:
+            outputs.append(output)
+            grads.append(grad[rows].to(output.dtype))
+    if outputs:
+        torch.autograd.backward(outputs, grads)
+
+
+def _float_fields(features: TextFeatures | VideoFeatures) -> list[str]:
+    return [f.name for f in fields(features) if getattr(features, f.name).is_floating_point()]
+
+
+def _map(features: Features, change: Any) -> Features:
+    return replace(
+        features, **{f.name: change(getattr(features, f.name)) for f in fields(features)}
+    )

@@ -1,0 +1,53 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_step import gradients, some_pairs
+from tiny_training import tiny_model
+from two_processes import CASES
+
+from ucofia.train.distributed import World, collected, join, own_share
+from ucofia.train.step import Encoder, step_gradients
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gradients of every case, as the processes found them."""
+    made = tmp_path_factory.mktemp("processes")
+    subprocess.run([sys.executable, str(SCRIPT), str(made)], check=True, timeout=200)
+    return made
+
+
+@pytest.mark.parametrize(("preset", "chunk", "ranks"), CASES)
+def test_processes_with_shares_have_the_gradients_of_one_with_the_whole_batch(
+    preset: str, chunk: int | None, ranks: int, folder: Path
+) -> None:
+    model = tiny_model(preset).train()
+    loss = step_gradients(Encoder(model, 3, 7), some_pairs(model, 6), world=World())
+    expected = {name: grad for name, grad in gradients(model).items() if grad is not None}
+    found = load_file(folder / f"{preset}.safetensors")
+    torch.testing.assert_close(found.pop("loss"), loss)
+    assert found.keys() == expected.keys()
+    for name, grad in expected.items():
+        assert (found[name] - grad).abs().max() <= 1e-5 * max(1, grad.abs().max()), name
+
+
+def test_a_process_alone_communicates_with_nobody() -> None:
+    world = World()
+    rows = torch.randn(3, 2, requires_grad=True)
+    assert torch.equal(collected(rows, world), rows)
+    assert not collected(rows, world).requires_grad
+    assert torch.equal(own_share(rows, world), rows)
+    assert world.any(True, torch.device("cpu"))
+    world.wait()
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    world, device = join("cpu")
+    assert (world.rank, world.ranks, device.type) == (0, 1, "cpu")

@@ -1,0 +1,64 @@
+"""Several gloo processes that take one step together; rank 0 writes the gradients of each case.
+
+    python two_processes.py FOLDER
+
+The processes are forked from one that has imported torch but not yet used it.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from test_step import gradients, some_pairs
+from tiny_training import tiny_model
+
+from ucofia.train.distributed import World
+from ucofia.train.step import Encoder, Pairs, step_gradients
+
+CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3))
+
+
+def take_a_step(preset: str, chunk: int | None, world: World, out: Path) -> None:
+    model = tiny_model(preset).train()
+    pairs = some_pairs(model, 6)
+    share = len(pairs.samples) // world.ranks
+    rows = slice(world.rank * share, (world.rank + 1) * share)
+    # Tokenised by itself, a share may be padded to another length than the whole batch.
+    texts = model.tokenize([f"text {'a ' * (row % 4)}{row}" for row in range(6)][rows])
+    mine = Pairs(texts, pairs.videos[rows], pairs.samples[rows])
+    loss = step_gradients(Encoder(model, 3, 7), mine, world=world, chunk=chunk)
+    assert world.any(world.rank == 1, torch.device("cpu"))
+    assert not world.any(False, torch.device("cpu"))
+    world.wait()
+    if world.is_first:
+        found = {name: grad for name, grad in gradients(model).items() if grad is not None}
+        save_file({**found, "loss": loss}, out)
+
+
+def main(folder: Path) -> int:
+    torch.set_num_threads(1)
+    for preset, chunk, ranks in CASES:
+        children = []
+        for rank in range(ranks):
+            children.append(os.fork())
+            if not children[-1]:
+                dist.init_process_group(
+                    "gloo",
+                    init_method=f"file://{folder / preset}.meeting",
+                    rank=rank,
+                    world_size=ranks,
+                )
+                out = folder / f"{preset}.safetensors"
+                take_a_step(preset, chunk, World(rank, ranks), out)
+                dist.destroy_process_group()
+                os._exit(0)
+        if any(os.waitpid(child, 0)[1] for child in children):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))
