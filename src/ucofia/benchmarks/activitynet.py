@@ -37,12 +37,13 @@ def parse(
         try:
             # Most sentences but the first begin with a space.
             sentences = [sentence.strip() for sentence in found[id]["sentences"]]
-            seconds = math.ceil(found[id]["duration"])
+            seconds = float(found[id]["duration"])
         except (KeyError, TypeError, AttributeError) as error:
             raise AnnotationError(
                 where, f"video {id!r} has no sentences or no duration ({error})"
             ) from error
-        items.append(VideoItem(id, videos.path(id, id.removeprefix("v_")), 0.0, float(seconds)))
+        path = videos.path(id, id.removeprefix("v_"))
+        items.append(VideoItem(id, path, 0.0, float(math.ceil(seconds)), seconds))
         paragraphs.append(" ".join(sentences))
     return items, paragraphs
 

@@ -14,8 +14,8 @@ Decisions:
   enough other videos are left; the authors let them meet (`distinct_videos=False`).
 - Evaluation visits every video once, in order; the last batch is short, ranks may differ by one.
 
-It does not tokenise (the model does) and does not decode (see `cache.py`): workers of a
-data loader may not have children, and a decoder must run in one.
+It does not tokenise (the model does), and it does not decode: videos are decoded once, into a
+cache (`cache.py`).
 """
 
 from collections import deque

@@ -20,6 +20,7 @@ class VideoItem:
     path: Path | None = None  # None: frames or features come from arrays
     start_second: float = 0.0
     end_second: float | None = None  # None: to the end
+    annotated_seconds: float | None = None  # how long the annotators' copy was, where they say
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""Data sets on the command line: `data list`, `data check`, `data cache`, `data shapes`."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ucofia.cli.app import app
+from ucofia.errors import SettingError, UnknownNameError
+
+if TYPE_CHECKING:
+    from ucofia.types import Progress
+
+data = typer.Typer(
+    help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
+)
+app.add_typer(data, name="data")
+
+_EXAMPLES = 5
+Name = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")]
+Data = Annotated[Path | None, typer.Option(help="Folder with its annotations and videos.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seed = Annotated[int, typer.Option(help="Decides what is held out for validation.")]
+Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
+
+
+@data.command("list")
+def list_data(as_json: Json = False) -> int:
+    """Name the data sets that can be opened."""
+    from ucofia.benchmarks.catalogue import DATA_SETS
+
+    if as_json:
+        print(json.dumps(dict(DATA_SETS)))
+    else:
+        for name, what in DATA_SETS.items():
+            print(f"{name:12} {what}")
+    return 0
+
+
+@data.command()
+def check(
+    name: Name,
+    data: Data = None,
+    decode: Annotated[bool, typer.Option(help="Open every video, not only look for it.")] = True,
+    workers: Workers = os.cpu_count() or 1,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Say what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
+    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.benchmarks.check import check as check_data
+
+    opened = open_data(name, data, seed=seed)
+    with _bar() as progress:
+        report = check_data(
+            opened.benchmark, opened.frames, decode=decode, workers=workers, progress=progress
+        )
+    if as_json:
+        print(json.dumps({**asdict(report), "is_fine": report.is_fine}))
+        return 0 if report.is_fine else 1
+    for split, videos in report.videos.items():
+        print(f"{split:6} {videos:>7,} videos {report.texts[split]:>8,} texts")
+    for what in ("missing", "unreadable", "mismatched", "damaged"):
+        problems = getattr(report, what)
+        print(f"{what}: {len(problems):,}")
+        _examples([f"{problem.split} {problem.id}: {problem.reason}" for problem in problems])
+    for note in report.notes:
+        print(f"note: {note}")
+    return 0 if report.is_fine else 1
+
+
+@data.command()
+def cache(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="Folder of the cache; an existing one is completed.")],
+    data: Data = None,
+    frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
+    size: Annotated[int, typer.Option(help="Side of the crops in pixels.", min=1)] = 224,
+    rule: Annotated[str, typer.Option(help="Which frames: uniform, or authors.")] = "uniform",
+    quality: Annotated[int | None, typer.Option(help="JPEG quality; lossless without it.")] = None,
+    splits: Annotated[str, typer.Option(help="Which splits.")] = "train,val,test",
+    workers: Workers = os.cpu_count() or 1,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> int:
+    """Decode the videos of a data set once. Run again, it does what is left. 1: some failed."""
+    from ucofia.benchmarks.cache import CacheSettings
+    from ucofia.benchmarks.cache_fill import fill_cache
+    from ucofia.benchmarks.catalogue import open_data
+
+    benchmark = open_data(name, data, seed=seed).benchmark
+    parts = {part.name: part for part in benchmark.splits}
+    for split in splits.split(","):
+        if split not in parts:
+            raise UnknownNameError("split", split, list(parts))
+    videos = [video for split in splits.split(",") for video in parts[split].videos]
+    settings = CacheSettings(frames=frames, size=size, rule=_rule(rule), quality=quality)
+    with _bar() as progress:
+        report = fill_cache(videos, out, settings, workers=workers, progress=progress)
+    if as_json:
+        print(json.dumps(asdict(report)))
+    else:
+        print(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
+        _examples([f"{failure.path}: {failure.reason}" for failure in report.failed])
+        if report.failed:
+            print(f"all failures: {out / 'failed.jsonl'}")
+    return 1 if report.failed else 0
+
+
+@data.command()
+def shapes(
+    out: Annotated[Path, typer.Option(help="Folder for the videos and captions.csv.")],
+    seed: Annotated[int, typer.Option(help="Another seed draws another benchmark.")] = 0,
+    train: Annotated[int, typer.Option(help="Groups of six training videos.", min=1)] = 500,
+    val: Annotated[int, typer.Option(help="Groups of six validation videos.", min=1)] = 30,
+    test: Annotated[int, typer.Option(help="Groups of six test videos.", min=1)] = 100,
+) -> int:
+    """Draw the benchmark `shapes` and write it as mp4 files; open them as data set `folder`."""
+    from ucofia.benchmarks.shapes import shapes as make
+    from ucofia.benchmarks.shapes_files import write_shapes
+
+    made = make(seed, train=train, val=val, test=test)
+    with _bar() as progress:
+        write_shapes(made, out, progress=progress)
+    print(out)
+    return 0
+
+
+def _examples(lines: Sequence[str]) -> None:
+    for line in lines[:_EXAMPLES]:
+        print(f"  {line}")
+    if len(lines) > _EXAMPLES:
+        print(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
+
+
+def _rule(name: str) -> Any:
+    if name not in ("uniform", "authors"):
+        raise SettingError("rule", name, "it must be 'uniform' or 'authors'")
+    return name
+
+
+@contextmanager
+def _bar() -> "Iterator[Progress]":
+    """Draw progress on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
