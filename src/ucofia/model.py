@@ -46,12 +46,6 @@ class LevelHead(nn.Module):
         if mixing and pairs and level.direction == "flat":
             self.flat = nn.Parameter(torch.eye(words * units).view(words, units, words, units))
 
-    def folded_map(self) -> Tensor | None:
-        """Return one matrix for the text side that stands for both learned maps."""
-        if self.video_map is None:
-            return self.text_map
-        return self.video_map.mT if self.text_map is None else self.text_map @ self.video_map.mT
-
 
 class Model(nn.Module):
     """A backbone with the parts that a configuration puts on top of it."""
@@ -151,16 +145,17 @@ class Model(nn.Module):
                 sigma=config.selection_sigma,
                 noise=noise if noise is not None else self._noise(score, noise_keys),
             )
+        frame_mask = voting
         if config.temporal_over == "patches":
-            frames = self._contextual_patches(patches, mask)
-            video = mean_of_frames(frames, mask)
+            frames, frame_mask = self._contextual_patches(patches, mask)
+            video = mean_of_frames(frames, frame_mask)
         patch_mask = voting.repeat_interleave(config.tokens_per_frame, dim=1)
         if config.normalised_patches:
             patches = nn.functional.normalize(patches, dim=-1)
         return VideoFeatures(
             video=video,
             frames=nn.functional.normalize(frames, dim=-1),
-            frame_mask=voting,
+            frame_mask=frame_mask,
             patches=patches,
             patch_mask=patch_mask[:, : patches.shape[1]],
         )
@@ -192,7 +187,8 @@ class Model(nn.Module):
             )
             found[level.name] = similarity.Level(
                 aggregator=Aggregator(level, mixes, self.config.isa_temperature),
-                text_map=head.folded_map(),
+                text_map=head.text_map,
+                video_map=head.video_map,
                 scale=scale if level.scaled else None,
             )
         return found
@@ -218,7 +214,7 @@ class Model(nn.Module):
         encoded: Tensor = self.temporal(frames, mask)
         return encoded + frames
 
-    def _contextual_patches(self, patches: Tensor, mask: Tensor) -> Tensor:
+    def _contextual_patches(self, patches: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Run all kept tokens through the temporal encoder and keep the frame tokens (TS2-Net)."""
         assert self.temporal is not None
         per_frame = self.config.tokens_per_frame
@@ -226,7 +222,7 @@ class Model(nn.Module):
         masked = self.config.masked
         token_mask = mask.repeat_interleave(per_frame, 1) if masked else mask.repeat(1, per_frame)
         encoded: Tensor = self.temporal(patches, token_mask)
-        return (encoded + patches)[:, ::per_frame]
+        return (encoded + patches)[:, ::per_frame], token_mask[:, ::per_frame]
 
     def _noise(self, score: Tensor, keys: Sequence[int] | None) -> Iterable[Tensor] | None:
         perturbed = self.training or self.config.noisy_inference

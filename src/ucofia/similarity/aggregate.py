@@ -49,17 +49,23 @@ def weights(
     """
     if aggregation == "mean":
         return (mask / mask.sum(dim, keepdim=True)).expand_as(sim).to(sim.dtype)
-    barrier = torch.zeros_like(mask, dtype=sim.dtype).masked_fill(~mask, float("-inf"))
     if aggregation == "ts2-net":
         length = (sim * mask).norm(dim=dim, keepdim=True)
-        return (TS2_NET_SHARPNESS * sim / length + barrier).softmax(dim)
-    attention = torch.add(barrier, sim, alpha=1 / temperature).softmax(dim)
+        return _softmax(TS2_NET_SHARPNESS * sim / length, mask, dim)
+    attention = _softmax(sim / temperature, mask, dim)
     if aggregation == "softmax":
         return attention
     assert mix is not None  # the model makes one for every level that mixes
     if aggregation == "x-clip":
         return _mixed(attention, mix, dim) * mask
-    return (_mixed(attention, mix / temperature, dim) + barrier).softmax(dim)
+    return _softmax(_mixed(attention, mix, dim) / temperature, mask, dim)
+
+
+def _softmax(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
+    # Hiding padding costs a pass over the largest tensor there is; most blocks have none.
+    if not bool(mask.all()):
+        logits = logits.masked_fill(~mask, float("-inf"))
+    return logits.softmax(dim)
 
 
 def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
@@ -120,8 +126,9 @@ class Aggregator:
         paths = []
         if self.level.direction != "word-then-patch":
             sim_twv, first = self._reduce(sim, unit_mask, self.mixes.units)
-            score, after = self._reduce(sim_twv, words, self.mixes.words_after, dim=-2)
-            paths.append((score, first, after[..., None]))
+            sim_tvw = sim_twv.transpose(1, 2)
+            score, after = self._reduce(sim_tvw, word_mask[:, None], self.mixes.words_after)
+            paths.append((score, first, after.transpose(1, 2)[..., None]))
         if self.level.direction != "patch-then-word":
             # Words are mixed on a flattened view: one matrix product instead of one per video.
             sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)

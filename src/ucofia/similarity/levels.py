@@ -1,8 +1,8 @@
 """The similarity of texts and videos at one level, for a training batch, a benchmark or a query.
 
 A level meets one unit of the text (the sentence, or every word) with one unit of the video (the
-whole, every frame, or every kept patch). All of them are dot products of the stored vectors; the
-text side may pass a learned map first, which holds both learned maps of the level in one matrix.
+whole, every frame, or every kept patch). All of them are dot products of the stored vectors, which
+may pass a learned map on each side first.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ class Level:
     """Everything that turns features into one matrix of scores."""
 
     aggregator: Aggregator
-    text_map: Float[Tensor, "d d"] | None  # both learned maps of the level, folded to one side
+    text_map: Float[Tensor, "d d"] | None
+    video_map: Float[Tensor, "d d"] | None
     scale: Float[Tensor, ""] | None
 
 
@@ -75,8 +76,13 @@ def _level_scores(level: Level, text: TextFeatures, video: VideoFeatures) -> Flo
     if level.text_map is not None:
         words = words @ level.text_map
     if torch.is_grad_enabled():
+        if level.video_map is not None:
+            units = units @ level.video_map
         scores = _block(level.aggregator, words, word_mask, units, unit_mask)
     else:
+        if level.video_map is not None:
+            # The same product, on the side that is small: stored videos stay as they are.
+            words = words @ level.video_map.mT
         scores = _in_blocks(level.aggregator, words, word_mask, units, unit_mask)
     return scores if level.scale is None else scores * level.scale
 
