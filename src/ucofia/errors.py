@@ -297,3 +297,52 @@ class NotInIndexError(UCoFiAError):
 def _some(rows: Sequence[object], most: int = 5) -> str:
     shown = ", ".join(str(row) for row in rows[:most])
     return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"
+
+
+class RunMismatchError(UCoFiAError):
+    """A run folder belongs to a training with other settings."""
+
+    def __init__(self, run: Path, differences: Sequence[str]) -> None:
+        self.run, self.differences = run, list(differences)
+        super().__init__(
+            f"{run} holds a training with other settings: {'; '.join(differences)}. "
+            f"Give the same settings to go on with it, or another --out to start afresh."
+        )
+
+
+class RunFolderError(UCoFiAError):
+    """A run folder cannot be written or read."""
+
+    def __init__(self, run: Path, problem: str, step: int | None) -> None:
+        self.run, self.step = run, step
+        kept = f"step {step} is safe in it" if step is not None else "no step was saved in it yet"
+        super().__init__(
+            f"the run folder {run} failed: {problem}; {kept}. "
+            f"Make room there, or repair the folder, and start the same command again to go on."
+        )
+
+
+class LossNotFiniteError(UCoFiAError):
+    """Training has left the numbers."""
+
+    def __init__(self, run: Path, what: str, step: int, saved: int | None) -> None:
+        self.run, self.step, self.saved = run, step, saved
+        kept = (
+            f"step {saved} is safe in {run}" if saved is not None else f"nothing is in {run} yet"
+        )
+        super().__init__(
+            f"{what} became NaN or infinite at step {step}, which moved no weight; {kept}. "
+            f"Lower the learning rates, train in float32 or bfloat16, or look at the videos of "
+            f"that step with: ucofia data check"
+        )
+
+
+class TrainingStoppedError(UCoFiAError):
+    """Somebody asked the training to stop, and it did so between two steps."""
+
+    def __init__(self, run: Path, step: int, steps: int) -> None:
+        self.run, self.step, self.steps = run, step, steps
+        super().__init__(
+            f"stopped after step {step} of {steps}, which is saved in {run}. "
+            f"Start the same command again to go on."
+        )

@@ -1,0 +1,101 @@
+"""How commands talk: progress on stderr, tables or JSON on stdout, and where an index is."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ucofia.errors import NoIndexError
+
+if TYPE_CHECKING:
+    from ucofia.types import Progress
+
+INDEX_VARIABLE = "UCOFIA_INDEX"
+INDEX_FOLDER = ".ucofia"
+
+
+def index_for(paths: list[Path], given: str | None) -> str:
+    """Say where the index of some folders is: as given, as the variable says, or in the first."""
+    named = given or os.environ.get(INDEX_VARIABLE)
+    if named:
+        return named
+    first = paths[0].expanduser().absolute()
+    return str((first if first.is_dir() else first.parent) / INDEX_FOLDER)
+
+
+def index_here(given: str | None) -> str:
+    """Find the index to search: as given, as the variable says, or upwards from here."""
+    named = given or os.environ.get(INDEX_VARIABLE)
+    if named:
+        return named
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / INDEX_FOLDER).is_dir():
+            return str(folder / INDEX_FOLDER)
+    raise NoIndexError(here / INDEX_FOLDER)
+
+
+def talk(text: str) -> None:
+    """Say something to the person, not to the program behind a pipe."""
+    print(text, file=sys.stderr)
+
+
+def as_json(value: Any) -> str:
+    """Write dataclasses, and what they hold, as JSON."""
+    return json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
+    """Draw one bar with rate and time left on stderr; nothing when stderr is not a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+        tasks: dict[str, bars.TaskID] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = drawn.add_task(what, total=total, rate="")
+            speed = drawn.tasks[tasks[what]].speed
+            rate = f"{speed:.1f}/s" if speed else ""
+            drawn.update(tasks[what], completed=done, total=total, rate=rate)
+
+        yield report
+
+
+def clock(second: float) -> str:
+    """Write a moment as people do: 1:05 or 1:02:05."""
+    minutes, seconds = divmod(int(second), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if not callable(getattr(value, field.name))
+        }
+    if isinstance(value, (Path, os.PathLike)):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "items"):
+        return dict(value)
+    raise TypeError(f"{type(value)} cannot be written as JSON")

@@ -1,0 +1,1 @@
+"""Search over a person's own videos: files in, rows on disk, ranked hits with evidence out."""

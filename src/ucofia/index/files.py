@@ -1,0 +1,71 @@
+"""Which files there are, and how one is recognised after it was moved or touched."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucofia.errors import UnreadableVideoError
+
+SUFFIXES = frozenset(
+    ".3g2 .3gp .amv .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .hevc .ivf .m2ts .m2v .m4v "
+    ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
+    ".webm .wmv .y4m".split()
+)
+INDEX_FOLDER = ".ucofia"
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as the folder shows it, before anyone has read it."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
+    """Find the videos in folders, in order; a file that is named is taken whatever its suffix.
+
+    Hidden folders are left out, links to folders are not followed. A name that is not there is
+    an error, because nothing would be found and nobody would know why.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        place = str(Path(path).expanduser().absolute())
+        if os.path.isdir(place):
+            found: Iterable[str] = _videos_below(place)
+        elif os.path.lexists(place):
+            found = [place]
+        else:
+            raise UnreadableVideoError(path, "there is no such file or folder")
+        for name in found:
+            if name not in seen:
+                seen.add(name)
+                status = os.stat(name) if os.path.exists(name) else os.lstat(name)
+                yield FoundFile(name, status.st_size, status.st_mtime_ns)
+
+
+def content_hash(path: str) -> str:
+    """Name the content of a file, whatever the file is called."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while piece := file.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Tell whether a path is one of some paths, or lies below one."""
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _videos_below(folder: str) -> Iterator[str]:
+    for here, folders, names in os.walk(folder):
+        is_index = "segments.lance" in folders
+        folders[:] = [] if is_index else sorted(n for n in folders if not n.startswith("."))
+        for name in sorted(names):
+            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith("."):
+                yield os.path.join(here, name)

@@ -1,0 +1,298 @@
+"""Files into an index: only what is new or changed, resumable at any point, in bounded memory.
+
+A file whose size and time are known costs a stat. One whose content is known under another name
+costs a read, but no pass of the model. Worker processes decode ahead while the model encodes.
+Rows are committed every few seconds, always all rows of a file at once; so a run that is killed
+loses at most those seconds, and the next run continues.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ucofia.index import encode, files
+from ucofia.index.files import FoundFile
+from ucofia.index.rows import FileIdentity, SegmentRow
+from ucofia.index.store import Store
+from ucofia.model import Model
+from ucofia.types import Progress
+from ucofia.video.sample import Sampling
+from ucofia.video.sandbox import Clip, Decoded, Failed, Request, decode_many
+from ucofia.video.source import Limits
+
+logger = logging.getLogger(__name__)
+
+COMMIT_SECONDS = 5.0
+COMMIT_ROWS = 512
+ENCODE_CLIPS = 8
+# Longer videos are decoded part by part, so that their frames never lie in memory together.
+PART_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that could not be used."""
+
+    path: str
+    reason: str
+    is_known: bool = False  # it failed before and has not changed since: it was not tried again
+
+
+@dataclass
+class AddReport:
+    """What became of the files."""
+
+    added: int = 0
+    changed: int = 0
+    moved: int = 0  # known content under a new name: no pass of the model
+    unchanged: int = 0
+    removed: int = 0
+    missing: list[str] = field(default_factory=list)  # in the index, no longer on disk
+    failed: list[Failure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    segments: int = 0  # rows written
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """A file that failed, as it was then; while it stays so it is not tried again."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    reason: str
+
+
+_FAILED = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+def known_failures(store: Store) -> dict[str, KnownFailure]:
+    """List the files that failed before, by path."""
+    table = store.small("failed")
+    return {row["path"]: KnownFailure(**row) for row in table.to_pylist()} if table else {}
+
+
+@dataclass
+class _OpenFile:
+    """A file some of whose segments are not encoded yet."""
+
+    identity: FileIdentity
+    is_change: bool
+    clips: int = 0  # decoded so far
+    is_decoded: bool = False
+    rows: list[SegmentRow] = field(default_factory=list)
+
+
+def add(
+    store: Store,
+    model: Model,
+    paths: Sequence[Path | str],
+    *,
+    prune: bool = False,
+    workers: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    progress: Progress | None = None,
+) -> AddReport:
+    """Bring an index up to date with some files and folders."""
+    began = time.monotonic()
+    found = list(files.find(paths))
+    logger.info("looking at %d files with %d workers", len(found), workers)
+    run = _Run(store, model, found, progress)
+    try:
+        while run.has_requests():
+            for result in decode_many(run.requests(), workers=workers, limits=limits):
+                run.take(result)
+        run.encode()
+    finally:
+        run.commit()  # also after an interrupt: what is complete is worth keeping
+    places = [str(Path(path).expanduser().absolute()) for path in paths]
+    gone = [p for p in run.known if files.is_below(p, places) and not os.path.lexists(p)]
+    if prune:
+        store.remove(sorted(gone))
+        run.report.removed = len(gone)
+    else:
+        run.report.missing = sorted(gone)
+    run.report.seconds = time.monotonic() - began
+    return run.report
+
+
+class _Run:
+    """The state of one `add`: what is known, what is open, what waits for its commit."""
+
+    def __init__(
+        self, store: Store, model: Model, found: Sequence[FoundFile], progress: Progress | None
+    ) -> None:
+        self.store, self.model, self.progress = store, model, progress
+        self.report = AddReport()
+        self.known = store.files()
+        self.total = len(found)
+        self._bad = known_failures(store)
+        self._paths_by_hash = {file.content_hash: file.path for file in self.known.values()}
+        self._queue = deque(found)
+        self._parts: deque[tuple[str, float]] = deque()  # long files to be continued
+        self._open: dict[str, _OpenFile] = {}
+        self._clips: list[tuple[str, int, float, Clip]] = []
+        self._rows: list[SegmentRow] = []
+        self._replaced: list[str] = []
+        self._failures: dict[str, KnownFailure] = {}
+        self._committed_at = time.monotonic()
+        self._done = 0
+        self._say()
+
+    def has_requests(self) -> bool:
+        """Tell whether anything is left to decode."""
+        return bool(self._queue or self._parts)
+
+    def requests(self) -> Iterator[Request]:
+        """Yield what must be decoded; files that need no decoding are dealt with on the way."""
+        while self.has_requests():
+            if self._parts:
+                yield self._request(*self._parts.popleft())
+                continue
+            file = self._queue.popleft()
+            identity = self._unknown(file)
+            if identity is None:
+                self._done += 1
+                self._say()
+                continue
+            self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
+            yield self._request(file.path, 0.0)
+
+    def take(self, result: Decoded | Failed) -> None:
+        """Take one decoded file, or part of one."""
+        path = str(result.request.path)
+        if isinstance(result, Failed):
+            opened = self._open.pop(path)
+            self._clips = [clip for clip in self._clips if clip[0] != path]
+            self._fail(opened.identity, result.error.reason)
+            return
+        opened = self._open[path]
+        self.report.warnings += [f"{path}: {text}" for text in result.warnings]
+        for clip in result.clips:
+            self._clips.append((path, opened.clips, result.info.duration_seconds, clip))
+            opened.clips += 1
+        end = result.request.sampling.end_second
+        if end is not None and end < result.info.duration_seconds:
+            self._parts.append((path, end))
+        else:
+            opened.is_decoded = True
+        while len(self._clips) >= ENCODE_CLIPS:
+            self.encode(ENCODE_CLIPS)
+        late = time.monotonic() - self._committed_at > COMMIT_SECONDS
+        if late or len(self._rows) >= COMMIT_ROWS:
+            self.encode()
+            self.commit()
+
+    def encode(self, most: int | None = None) -> None:
+        """Encode waiting clips; files that are complete join the next commit."""
+        now, self._clips = self._clips[:most], self._clips[len(self._clips[:most]) :]
+        for start in range(0, len(now), ENCODE_CLIPS):
+            some = now[start : start + ENCODE_CLIPS]
+            clips = [(self._open[path].identity, *rest) for path, *rest in some]
+            for row in encode.rows(self.model, clips):  # type: ignore[arg-type]
+                self._open[row.file.path].rows.append(row)
+        for path in [p for p, f in self._open.items() if f.is_decoded and len(f.rows) == f.clips]:
+            opened = self._open.pop(path)
+            self._rows += opened.rows
+            self.report.changed += opened.is_change
+            self.report.added += not opened.is_change
+            self.report.segments += opened.clips
+            self._done += 1
+        self._say()
+
+    def commit(self) -> None:
+        """Make everything complete part of the index."""
+        if self._rows:
+            self.store.put(self._rows, replacing=self._replaced)
+            healed = {row.file.path for row in self._rows} & self._bad.keys()
+            self.store.forget_small("failed", "path", sorted(healed))
+            self._rows, self._replaced = [], []
+        if self._failures:
+            rows = [asdict(failure) for failure in self._failures.values()]
+            table = pa.Table.from_pylist(rows, schema=_FAILED)
+            self.store.put_small("failed", table, key="path")
+            # A file that was fine and is broken now must not answer with what it was.
+            broken = [path for path in self._failures if path in self.known]
+            if broken:
+                self.store.remove(broken)
+            self._failures = {}
+        self._committed_at = time.monotonic()
+
+    def _request(self, path: str, start_second: float) -> Request:
+        segment = self.store.settings.segment
+        end_second = None if segment == "whole" else start_second + PART_SECONDS
+        sampling = Sampling(
+            frames=self.model.config.frames,
+            segment=segment,
+            start_second=start_second,
+            end_second=end_second,
+        )
+        return Request(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
+
+    def _unknown(self, file: FoundFile) -> FileIdentity | None:
+        """Return the identity of a file that must be decoded; None when it need not be."""
+        known = self.known.get(file.path)
+        if known and (known.size_bytes, known.mtime_ns) == (file.size_bytes, file.mtime_ns):
+            self.report.unchanged += 1
+            return None
+        bad = self._bad.get(file.path)
+        if bad and (bad.size_bytes, bad.mtime_ns) == (file.size_bytes, file.mtime_ns):
+            self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
+            return None
+        try:
+            file.path.encode()
+            digest = files.content_hash(file.path)
+        except OSError as error:
+            digest = f"unreadable: {error.strerror}"
+        except UnicodeEncodeError:
+            reason = "its name is not valid text (UTF-8); rename it"
+            self.report.failed.append(Failure(ascii(file.path), reason))
+            return None
+        identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest)
+        return None if self._is_moved(identity) else identity
+
+    def _is_moved(self, identity: FileIdentity) -> bool:
+        """Take over the rows of the same content under its old name, if there are any."""
+        old = self._paths_by_hash.get(identity.content_hash)
+        rows = self.store.rows_of_file(old) if old else []
+        if not rows or old is None:
+            return False
+        self._rows += [replace(row, file=identity) for row in rows]
+        if old == identity.path:  # touched, not changed
+            self.report.unchanged += 1
+        elif os.path.lexists(old):
+            self.report.added += 1
+        else:
+            self._replaced.append(old)
+            self.known.pop(old, None)
+            self._paths_by_hash[identity.content_hash] = identity.path
+            self.report.moved += 1
+            self.commit()  # so that a third name of the same content finds the second
+        return True
+
+    def _fail(self, identity: FileIdentity, reason: str) -> None:
+        failure = Failure(identity.path, reason)
+        self.report.failed.append(failure)
+        self._failures[identity.path] = KnownFailure(
+            identity.path, identity.size_bytes, identity.mtime_ns, reason
+        )
+        self._done += 1
+        self._say()
+
+    def _say(self) -> None:
+        if self.progress is not None:
+            self.progress("indexing", self._done, self.total)

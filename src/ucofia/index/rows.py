@@ -1,0 +1,192 @@
+"""What an index keeps about a segment, and a collection of segments that can be searched.
+
+A `Column` is one kind of vector of all segments: in memory, or in pages mapped from files, so
+that a collection much larger than the memory opens at once. Search, evaluation and explanations
+see only this; whether rows lie on a disk, and in which format, is `store`'s business.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from ucofia.types import VideoFeatures
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """How a file is recognised: by its place, and by its content when it has moved."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One segment as it is stored; vectors in half precision."""
+
+    file: FileIdentity
+    number: int  # of this segment in its file
+    start_second: float
+    end_second: float
+    duration_seconds: float  # of the whole file
+    frame_seconds: tuple[float, ...]  # of the real frames
+    voting_frames: int  # frames that take part in a score; a prefix of the stored ones
+    video: Float[Array, " d"]
+    frames: Float[Array, "f d"]
+    patches: Float[Array, "p d"]
+    patch_positions: Array  # [frames, kept patches]: which patch of the frame's grid each one is
+    thumbnails: tuple[bytes, ...]  # JPEG, what the model saw of each real frame
+
+    @property
+    def id(self) -> str:
+        """Name the segment; the same file at the same place gives the same name."""
+        parts = (self.file.path, self.file.content_hash, str(self.number))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """What is known about a segment besides its vectors."""
+
+    id: str
+    path: str
+    number: int
+    start_second: float
+    end_second: float
+    duration_seconds: float
+    size_bytes: int
+    mtime_ns: int
+    content_hash: str
+    frame_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of vector for all rows, in one or many arrays that may be mapped from files."""
+
+    pieces: tuple[Array, ...]  # each [rows, units, d]
+    piece_of_row: Array
+    offset_of_row: Array
+
+    @classmethod
+    def of(cls, array: Array) -> "Column":
+        """View one array as a column."""
+        rows = len(array)
+        return cls((array,), np.zeros(rows, dtype=np.int32), np.arange(rows))
+
+    def __len__(self) -> int:
+        return len(self.piece_of_row)
+
+    @property
+    def units(self) -> int:
+        """Vectors per row."""
+        return int(self.pieces[0].shape[1])
+
+    def take(self, rows: Array) -> Array:
+        """Gather some rows, in their order."""
+        piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
+        first = self.pieces[0]
+        if len(self.pieces) == 1:
+            return np.asarray(first[offset])
+        out = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+        for which in np.unique(piece):
+            here = piece == which
+            out[here] = self.pieces[which][offset[here]]
+        return out
+
+    def take_into(self, rows: Array, out: torch.Tensor) -> None:
+        """Gather some rows into the beginning of a tensor of any precision."""
+        n = len(rows)
+        piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
+        if (np.diff(offset) == 1).all() and (piece == piece[0]).all():
+            some = self.pieces[piece[0]][offset[0] : offset[0] + n]  # they lie together
+        else:
+            some = self.take(rows)
+        out[:n].copy_(torch.from_numpy(some))  # converts many times faster than numpy
+
+    def blocks(self, size: int) -> Iterator[tuple[int, int, Array]]:
+        """Yield (first row, last row + 1, vectors) in order; a view wherever rows lie together."""
+        rows = len(self)
+        if not rows:
+            return
+        together = (np.diff(self.piece_of_row) == 0) & (np.diff(self.offset_of_row) == 1)
+        edges = [0, *(np.flatnonzero(~together) + 1).tolist(), rows]
+        if len(edges) > 2 + rows // 16:  # so scattered that gathering is cheaper than views
+            for start in range(0, rows, size):
+                stop = min(rows, start + size)
+                yield start, stop, self.take(np.arange(start, stop))
+            return
+        for first, last in itertools.pairwise(edges):
+            piece, offset = self.pieces[self.piece_of_row[first]], int(self.offset_of_row[first])
+            for start in range(first, last, size):
+                stop = min(last, start + size)
+                yield start, stop, piece[offset + start - first : offset + stop - first]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Segments that can be searched: their vectors, masks, biases and identities."""
+
+    segments: Sequence[SegmentInfo]
+    video: Column
+    frames: Column
+    patches: Column
+    frame_mask: Bool[Array, "v f"]
+    patch_mask: Bool[Array, "v p"]
+    biases: Mapping[str, Float[Array, " v"]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.video)
+
+    def features(self, rows: Array, *, device: torch.device | str = "cpu") -> VideoFeatures:
+        """Return the vectors of some rows in single precision."""
+
+        def tensor(column: Column) -> torch.Tensor:
+            return torch.from_numpy(column.take(rows).astype(np.float32))
+
+        return VideoFeatures(
+            video=tensor(self.video)[:, 0],
+            frames=tensor(self.frames),
+            frame_mask=torch.from_numpy(self.frame_mask[rows]),
+            patches=tensor(self.patches),
+            patch_mask=torch.from_numpy(self.patch_mask[rows]),
+        ).to(device)
+
+    def bias(self, rows: Array) -> dict[str, torch.Tensor]:
+        """Return the biases of some rows, level by level."""
+        return {name: torch.from_numpy(values[rows]) for name, values in self.biases.items()}
+
+
+def in_memory(
+    features: VideoFeatures,
+    *,
+    names: Sequence[str] | None = None,
+    biases: Mapping[str, Array] | None = None,
+) -> Collection:
+    """Make a collection of features without a disk; rows are named, or numbered in order."""
+    width = len(str(len(features)))
+    names = names or [f"{row:0{width}}" for row in range(len(features))]
+    segments = [SegmentInfo(name, name, 0, 0.0, 0.0, 0.0, 0, 0, "", ()) for name in names]
+
+    def column(tensor: torch.Tensor) -> Column:
+        return Column.of(tensor.detach().cpu().numpy())
+
+    return Collection(
+        segments=segments,
+        video=column(features.video[:, None]),
+        frames=column(features.frames),
+        patches=column(features.patches),
+        frame_mask=features.frame_mask.cpu().numpy(),
+        patch_mask=features.patch_mask.cpu().numpy(),
+        biases=biases or {},
+    )

@@ -1,0 +1,146 @@
+"""The score of a query for some segments: the same functions as in training, in fixed blocks.
+
+Matrix products may differ in the last bit between batches of different size. A ranking must not
+depend on which segments were scored together, or pruning would change the order of equals. So a
+query is always scored alone, against blocks of one fixed size; then the score of a segment is the
+same bits whether everything is scored or only what survived pruning (tests hold this).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ucofia.index.rows import Array, Collection, Column
+from ucofia.model import Model
+from ucofia.similarity import levels as similarity
+from ucofia.similarity.levels import Level
+from ucofia.types import Levels, TextFeatures, VideoFeatures
+
+BLOCK = 64  # segments; their similarities and single-precision copy stay in the cache
+
+
+@dataclass(frozen=True)
+class Query:
+    """One text, its learned maps applied once, and what scores it level by level."""
+
+    levels: Mapping[str, Level]
+    texts: Mapping[str, TextFeatures]  # of one row each; the same text as each level sees it
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much each level counts in the average."""
+        weights = {name: level.aggregator.level.weight for name, level in self.levels.items()}
+        return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of some rows: the total, and the levels and biases it is made of."""
+
+    total: Float[Array, " n"]
+    levels: Mapping[str, Float[Array, " n"]]  # without their biases
+
+    def __getitem__(self, rows: Array) -> "Scores":
+        """Select some."""
+        return Scores(self.total[rows], {n: values[rows] for n, values in self.levels.items()})
+
+
+def queries(model: Model, text: TextFeatures) -> list[Query]:
+    """Prepare every text of a batch for scoring, on the processor."""
+    with torch.inference_mode():
+        text = text.to("cpu")
+        levels = {name: _on_cpu(level) for name, level in model.levels().items()}
+        plain = {n: replace(lv, text_map=None, video_map=None) for n, lv in levels.items()}
+        found = []
+        for row in range(len(text)):
+            one = text[row : row + 1]
+            length = int(one.word_mask[0].nonzero().max()) + 1
+            one = TextFeatures(one.sentence, one.words[:, :length], one.word_mask[:, :length])
+            texts = {name: _mapped(one, level) for name, level in levels.items()}
+            found.append(Query(plain, texts))
+    return found
+
+
+def score(query: Query, collection: Collection, rows: Array | None = None) -> Scores:
+    """Score some rows, or all of them."""
+    rows = np.arange(len(collection)) if rows is None else np.asarray(rows)
+    total = np.empty(len(rows), dtype=np.float32)
+    levels = {name: np.empty(len(rows), dtype=np.float32) for name in query.levels}
+    buffers = [_Buffer(column) for column in (collection.video, collection.frames)]
+    buffers.append(_Buffer(collection.patches))
+    with torch.inference_mode():
+        for start in range(0, len(rows), BLOCK):
+            some = rows[start : start + BLOCK]
+            kept = slice(start, start + len(some))
+            block = _block(collection, some, buffers)
+            scored = _levels(query, block)
+            biased = scored.add(collection.bias(_filled(some)))
+            total[kept] = biased.total()[0, : len(some)].numpy()
+            for name, values in scored.scores.items():
+                levels[name][kept] = values[0, : len(some)].numpy()
+    return Scores(total, levels)
+
+
+def _levels(query: Query, block: VideoFeatures) -> Levels:
+    scores: dict[str, Tensor] = {}
+    weights: dict[str, float] = {}
+    for name, level in query.levels.items():
+        one = similarity.score({name: level}, query.texts[name], block)
+        scores |= one.scores
+        weights |= one.weights
+    return Levels(scores, weights)
+
+
+class _Buffer:
+    """Room for one block of a column in single precision, used again and again."""
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+        self.tensor = torch.empty((BLOCK, *column.pieces[0].shape[1:]), dtype=torch.float32)
+
+    def fill(self, rows: Array) -> Tensor:
+        self.column.take_into(rows, self.tensor)
+        self.tensor[len(rows) :] = self.tensor[:1]  # any real segment will do as padding
+        return self.tensor
+
+
+def _block(collection: Collection, rows: Array, buffers: list[_Buffer]) -> VideoFeatures:
+    video, frames, patches = (buffer.fill(rows) for buffer in buffers)
+    filled = _filled(rows)
+    return VideoFeatures(
+        video=video[:, 0],
+        frames=frames,
+        frame_mask=torch.from_numpy(collection.frame_mask[filled]),
+        patches=patches,
+        patch_mask=torch.from_numpy(collection.patch_mask[filled]),
+    )
+
+
+def _filled(rows: Array) -> Array:
+    return np.concatenate([rows, np.repeat(rows[:1], BLOCK - len(rows))])
+
+
+def _mapped(text: TextFeatures, level: Level) -> TextFeatures:
+    sentence, words = text.sentence, text.words
+    for matrix in (level.text_map, None if level.video_map is None else level.video_map.mT):
+        if matrix is not None:
+            sentence, words = sentence @ matrix, words @ matrix
+    return TextFeatures(sentence, words, text.word_mask)
+
+
+def _on_cpu(level: Level) -> Level:
+    def moved(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.detach().float().cpu()
+
+    mixes = level.aggregator.mixes
+    mixes = replace(mixes, **{name: moved(value) for name, value in vars(mixes).items()})
+    return Level(
+        aggregator=replace(level.aggregator, mixes=mixes),
+        text_map=moved(level.text_map),
+        video_map=moved(level.video_map),
+        scale=moved(level.scale),
+    )

@@ -1,0 +1,337 @@
+"""The bytes of an index: one folder with a few Lance tables. The only file that knows Lance.
+
+    segments.lance   one row per segment: the truth
+    failed.lance     files that could not be used, so that they are not tried again and again
+    bank.lance       the bank's texts and what Sinkhorn found for them; `bias.lance` per segment
+
+Every change is one Lance commit, so a reader sees all of it or nothing, and a killed writer leaves
+at most files that no version names. Vectors are written so that their pages are plain arrays; on a
+local disk they are mapped, not read. Two writers on one machine take turns; readers never wait.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.file import LanceFileReader
+
+from ucofia.errors import (
+    DamagedIndexError,
+    ForeignFolderError,
+    IndexWriteError,
+    NoIndexError,
+)
+from ucofia.index import arrow
+from ucofia.index.arrow import IndexSettings, Table
+from ucofia.index.rows import Array, Collection, Column, FileIdentity, SegmentInfo, SegmentRow
+
+SEGMENTS = "segments"
+# Pinned: the mapping below relies on how this version lays out plain vectors.
+STORAGE_VERSION = "2.2"
+PATHS_PER_FILTER = 500
+_LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
+
+
+class Store:
+    """An open index; holds one version of its segments until `refresh`."""
+
+    def __init__(self, path: str, settings: IndexSettings, segments: Any) -> None:
+        self.path, self.settings = path, settings
+        self._segments = segments
+
+    @classmethod
+    def create(cls, path: Path | str, settings: IndexSettings) -> "Store":
+        """Make an empty index in a folder that is new or empty."""
+        where = _where(path)
+        if not _is_remote(where) and Path(where).exists() and any(Path(where).iterdir()):
+            raise ForeignFolderError(where)
+        empty = arrow.schema(settings).empty_table()
+        with _writing(where):
+            if not _is_remote(where):
+                Path(where).mkdir(parents=True, exist_ok=True)
+            segments = _write(empty, _table(where, SEGMENTS), "create")
+        return cls(where, settings, segments)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Store":
+        """Open an index at its newest version."""
+        where = _where(path)
+        if not exists(where):
+            folder = Path(where)
+            if not _is_remote(where) and folder.is_dir() and any(folder.iterdir()):
+                raise ForeignFolderError(where)
+            raise NoIndexError(where)
+        with _reading(where):
+            segments = lance.dataset(_table(where, SEGMENTS))
+            settings = arrow.read_settings(segments.schema, where)
+        if settings is None:
+            raise ForeignFolderError(where)
+        return cls(where, settings, segments)
+
+    @property
+    def version(self) -> int:
+        """The number of the version that is open."""
+        return int(self._segments.version)
+
+    def refresh(self) -> None:
+        """Look at the newest version."""
+        with _reading(self.path):
+            self._segments = lance.dataset(_table(self.path, SEGMENTS))
+
+    def __len__(self) -> int:
+        return int(self._segments.count_rows())
+
+    def files(self) -> dict[str, FileIdentity]:
+        """List the files of the index by path."""
+        columns = ["path", "size_bytes", "mtime_ns", "content_hash"]
+        table = self._read(columns).group_by(columns).aggregate([])
+        values = (table.column(name).to_pylist() for name in columns)
+        return {row[0]: FileIdentity(*row) for row in zip(*values, strict=True)}
+
+    def infos(self) -> list[SegmentInfo]:
+        """List what is known about every segment besides its vectors."""
+        return arrow.infos_of(self._read(list(arrow.LIGHT)))
+
+    def rows(self, where: str | None = None) -> Iterator[SegmentRow]:
+        """Read whole rows, a few at a time."""
+        with _reading(self.path):
+            scanner = self._segments.scanner(filter=where, batch_size=64, batch_readahead=1)
+            for batch in scanner.to_batches():
+                yield from arrow.rows_of(pa.Table.from_batches([batch]), self.settings)
+
+    def rows_of_file(self, path: str) -> list[SegmentRow]:
+        """Read the rows of one file in order."""
+        return sorted(self.rows(_is_one_of("path", [path])), key=lambda row: row.number)
+
+    def row(self, segment_id: str) -> SegmentRow | None:
+        """Read one row by its id."""
+        return next(self.rows(_is_one_of("id", [segment_id])), None)
+
+    def wrong_checksums(self) -> Iterator[str]:
+        """Name the segments whose row is not what was written."""
+        for batch in self._segments.scanner(batch_size=64, batch_readahead=1).to_batches():
+            table = pa.Table.from_batches([batch])
+            stored = table.column("checksum").to_pylist()
+            for row, expected in zip(arrow.rows_of(table, self.settings), stored, strict=True):
+                if arrow.checksum(row) != expected:
+                    yield f"{row.file.path} segment {row.number}"
+
+    def put(self, rows: Sequence[SegmentRow], *, replacing: Sequence[str] = ()) -> None:
+        """Write rows and take away all other rows of the `replacing` paths, in one commit."""
+        table = arrow.table_of(rows, self.settings) if rows else None
+        paths = sorted({*replacing, *(row.file.path for row in rows)})
+        with _writing(self.path):
+            if table is None:
+                self._segments.delete(_is_one_of("path", paths))
+            else:
+                merge = self._segments.merge_insert("id")
+                merge = merge.when_matched_update_all().when_not_matched_insert_all()
+                merge = merge.when_not_matched_by_source_delete(_is_one_of("path", paths))
+                merge.execute(table)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Take files out, each stretch of names in one commit."""
+        with _writing(self.path):
+            for start in range(0, len(paths), PATHS_PER_FILTER):
+                some = paths[start : start + PATHS_PER_FILTER]
+                self._segments.delete(_is_one_of("path", some))
+
+    def compact(self) -> None:
+        """Join small files, drop deleted rows, and delete what no version needs any more."""
+        with _writing(self.path):
+            for name in self._tables():
+                dataset = lance.dataset(_table(self.path, name))
+                dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+                # Nobody else writes while we hold the turn, so unnamed files are leftovers.
+                dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
+        self.refresh()
+
+    def fragments(self) -> int:
+        """Count the pieces in which segments lie; many make opening slower."""
+        return len(self._segments.get_fragments())
+
+    def size_bytes(self) -> int | None:
+        """Sum up the index on disk; None where it is not local."""
+        if _is_remote(self.path):
+            return None
+        return sum(file.stat().st_size for file in Path(self.path).rglob("*") if file.is_file())
+
+    def small(self, name: str) -> Table | None:
+        """Read one of the small tables, or None."""
+        if name not in self._tables():
+            return None
+        with _reading(self.path):
+            return lance.dataset(_table(self.path, name)).to_table()
+
+    def put_small(self, name: str, table: Table, *, key: str | None = None) -> None:
+        """Replace a small table, or with a key only those rows that the new ones name."""
+        with _writing(self.path):
+            if name not in self._tables():
+                _write(table, _table(self.path, name), "create")
+            elif key is None:
+                _write(table, _table(self.path, name), "overwrite")
+            else:
+                merge = lance.dataset(_table(self.path, name)).merge_insert(key)
+                merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+
+    def forget_small(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete rows of a small table."""
+        if values and name in self._tables():
+            with _writing(self.path):
+                dataset = lance.dataset(_table(self.path, name))
+                for start in range(0, len(values), PATHS_PER_FILTER):
+                    dataset.delete(_is_one_of(column, values[start : start + PATHS_PER_FILTER]))
+
+    def collection(self) -> Collection:
+        """View all segments, their vectors mapped where that is possible; without biases."""
+        light = self._read(list(arrow.LIGHT), with_row_address=True)
+        address = light.column("_rowaddr").to_numpy().astype(np.uint64)
+        voting = light.column("voting_frames").to_numpy()
+        per_frame, width = self.settings.tokens_per_frame, self.settings.width
+        frames = np.arange(self.settings.frames)[None] < voting[:, None]
+        columns = {
+            name: self._column(name, address, width)
+            for name in ("video", "frames", "patches")
+            if name != "patches" or per_frame
+        }
+        none = Column.of(np.zeros((len(light), 0, width), dtype=np.float16))
+        return Collection(
+            segments=arrow.infos_of(light),
+            video=columns["video"],
+            frames=columns["frames"],
+            patches=columns.get("patches", none),
+            frame_mask=frames,
+            patch_mask=np.repeat(frames, per_frame, axis=1),
+        )
+
+    def _column(self, name: str, address: Array, width: int) -> Column:
+        with _reading(self.path):
+            mapped = None if _is_remote(self.path) else self._mapped(name, width)
+            if mapped is None:
+                flat = arrow._matrix(self._read([name]), name, np.dtype(np.float16))
+                return Column.of(flat.reshape(len(address), -1, width))
+        pieces, first_address = mapped
+        piece = np.searchsorted(first_address, address, side="right") - 1
+        offset = (address - first_address[piece]).astype(np.int64)
+        return Column(pieces or (np.zeros((0, 1, width), np.float16),), piece, offset)
+
+    def _mapped(self, name: str, width: int) -> tuple[tuple[Array, ...], Array] | None:
+        """Map the pages of a column: arrays, and the address of each one's first row."""
+        field = next(f.id() for f in self._segments.lance_schema.fields() if f.name() == name)
+        pieces: list[Array] = []
+        firsts: list[int] = []
+        for fragment in self._segments.get_fragments():
+            file = next(file for file in fragment.data_files() if field in file.fields)
+            path = os.path.join(self.path, f"{SEGMENTS}.lance", "data", file.path)
+            at = file.column_indices[file.fields.index(field)]
+            # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+            memory = np.memmap(path, dtype=np.uint8, mode="c")
+            row = 0
+            for page in LanceFileReader(path).metadata().columns[at].pages:
+                kind = page.encoding
+                plain = "FullZipLayout" in kind and "bits_rep: 0" in kind and "bits_def: 0" in kind
+                items = int(kind.split("num_items: ")[1].split(",")[0]) if plain else 0
+                buffer = page.buffers[0]
+                if not plain or not items or "Flat" not in kind or buffer.size % (2 * items):
+                    return None
+                raw = memory[buffer.position : buffer.position + buffer.size]
+                pieces.append(raw.view(np.float16).reshape(items, -1, width))
+                firsts.append((fragment.fragment_id << 32) + row)
+                row += items
+        return tuple(pieces), np.array(firsts, dtype=np.uint64)
+
+    def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
+        with _reading(self.path):
+            return self._segments.to_table(
+                columns=list(columns), with_row_address=with_row_address, scan_in_order=True
+            )
+
+    def _tables(self) -> list[str]:
+        names = (SEGMENTS, "failed", "bank", "bias")
+        return [name for name in names if _has_table(self.path, name)]
+
+
+def exists(path: Path | str) -> bool:
+    """Tell whether there is an index."""
+    return _has_table(_where(path), SEGMENTS)
+
+
+@contextlib.contextmanager
+def turn(path: str) -> Iterator[None]:
+    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself."""
+    if _is_remote(path) or os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    with _writing(path):
+        handle = os.open(os.path.join(path, ".lock"), os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def delete(path: str) -> None:
+    """Delete a local index that this package made."""
+    Store.open(path)
+    shutil.rmtree(path)
+
+
+def _where(path: Path | str) -> str:
+    return str(path) if _is_remote(str(path)) else str(Path(path).expanduser().absolute())
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _table(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}/{name}.lance"
+
+
+def _has_table(path: str, name: str) -> bool:
+    if not _is_remote(path):
+        return os.path.isdir(os.path.join(_table(path, name), "_versions"))
+    try:
+        lance.dataset(_table(path, name))
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _write(table: Table, where: str, mode: str) -> Any:
+    return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
+
+
+def _is_one_of(column: str, values: Iterable[str]) -> str:
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})"
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except _LANCE_ERRORS as error:
+        raise IndexWriteError(path, _first_line(error)) from error
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except _LANCE_ERRORS as error:
+        raise DamagedIndexError(path, _first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)

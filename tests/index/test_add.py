@@ -1,0 +1,224 @@
+"""Files into an index: what is skipped, recognised, forgotten and reported."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes import clip, colour_model
+from ucofia.errors import SettingError, UnreadableVideoError
+from ucofia.index import encode, ingest
+from ucofia.index.index import Index
+from ucofia.model import Model
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    folder = tmp_path / "videos"
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour])
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return Index.create(tmp_path / "index", colour_model())
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clips each pass of the model took."""
+    seen: list[int] = []
+    original = encode.encode
+
+    def counted(model: Model, batch):  # type: ignore[no-untyped-def]
+        seen.append(len(batch))
+        return original(model, batch)
+
+    monkeypatch.setattr(encode, "encode", counted)
+    return seen
+
+
+def paths(index: Index) -> list[str]:
+    return sorted({Path(segment.path).name for segment in index.collection().segments})
+
+
+def test_a_colour_finds_its_clip(index: Index, videos: Path) -> None:
+    report = index.add(videos)
+    assert (report.added, report.segments, report.failed) == (3, 3, [])
+    for colour in ("red", "green", "blue"):
+        assert Path(index.search(colour)[0].path).stem == colour
+
+
+def test_unchanged_files_cost_neither_a_read_nor_a_pass(
+    index: Index, videos: Path, passes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(videos)
+    passes.clear()
+    monkeypatch.setattr(ingest.files, "content_hash", lambda path: pytest.fail("read"))
+    assert index.add(videos).unchanged == 3
+    assert not passes
+
+
+def test_a_moved_file_costs_no_pass_and_leaves_no_trace(
+    index: Index, videos: Path, passes: list[int]
+) -> None:
+    index.add(videos)
+    before = index.search("red")[0].score
+    passes.clear()
+    (videos / "red.mp4").rename(videos / "rot.mp4")
+    report = index.add(videos)
+    assert (report.moved, report.unchanged, report.missing, passes) == (1, 2, [], [])
+    assert paths(index) == ["blue.mp4", "green.mp4", "rot.mp4"]
+    assert index.search("red")[0].score == before
+
+
+def test_a_copy_costs_no_pass_and_both_are_found(
+    index: Index, videos: Path, passes: list[int]
+) -> None:
+    index.add(videos)
+    passes.clear()
+    shutil.copy(videos / "red.mp4", videos / "again.mp4")
+    assert index.add(videos).added == 1
+    assert not passes
+    assert [Path(h.path).stem for h in index.search("red", top=2)] == ["again", "red"]
+
+
+def test_a_touched_file_is_recognised_by_its_content(
+    index: Index, videos: Path, passes: list[int]
+) -> None:
+    index.add(videos)
+    passes.clear()
+    os.utime(videos / "red.mp4", ns=(1, 1))
+    assert index.add(videos).unchanged == 3
+    assert not passes
+    assert index.add(videos).unchanged == 3
+    assert len(index) == 3
+
+
+def test_a_changed_file_answers_with_what_it_is_now(index: Index, videos: Path) -> None:
+    index.add(videos)
+    clip(videos / "red.mp4", ["white"], seconds_each=2.0)
+    report = index.add(videos)
+    assert (report.changed, report.unchanged, len(index)) == (1, 2, 3)
+    assert Path(index.search("white")[0].path).stem == "red"
+
+
+def test_gone_files_stay_until_pruned_and_others_are_left_alone(
+    index: Index, videos: Path, tmp_path: Path
+) -> None:
+    other = clip(tmp_path / "other" / "white.mp4", ["white"])
+    index.add([videos, other])
+    (videos / "red.mp4").unlink()
+    assert index.add(videos).missing == [str(videos / "red.mp4")]
+    assert len(index) == 4
+    other.unlink()
+    assert index.add(videos, prune=True).removed == 1
+    assert paths(index) == ["blue.mp4", "green.mp4", "white.mp4"]
+
+
+def test_a_bad_file_is_reported_once_tried_and_then_remembered(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (videos / "bad.mp4").write_bytes(b"no video" * 50)
+    (videos / "empty.gif").write_bytes(b"")
+    first = index.add(videos)
+    assert first.added == 3
+    assert [Path(f.path).name for f in first.failed] == ["bad.mp4", "empty.gif"]
+    assert "not a video" in first.failed[0].reason
+    assert "empty" in first.failed[1].reason
+    monkeypatch.setattr(ingest.files, "content_hash", lambda path: pytest.fail("read"))
+    second = index.add(videos)
+    assert [f.is_known for f in second.failed] == [True, True]
+
+
+def test_a_repaired_file_is_taken_and_forgotten_as_bad(index: Index, videos: Path) -> None:
+    (videos / "bad.mp4").write_bytes(b"no video" * 50)
+    index.add(videos)
+    clip(videos / "bad.mp4", ["yellow"])
+    report = index.add(videos)
+    assert (report.added, report.failed) == (1, [])
+    assert index.info()["failed_files"] == 0
+
+
+def test_a_file_that_broke_no_longer_answers(index: Index, videos: Path) -> None:
+    index.add(videos)
+    (videos / "red.mp4").write_bytes(b"no video" * 50)
+    assert len(index.add(videos).failed) == 1
+    assert paths(index) == ["blue.mp4", "green.mp4"]
+
+
+def test_long_videos_become_windows_grouped_per_video(index: Index, tmp_path: Path) -> None:
+    long = ["red", "yellow", "white"]
+    clip(tmp_path / "v" / "long.mp4", long, seconds_each=40.0, rate=2)
+    clip(tmp_path / "v" / "short.mp4", ["green"])
+    index.add(tmp_path / "v")
+    hits = index.search("yellow")
+    assert [Path(hit.path).stem for hit in hits] == ["long", "short"]
+    assert 40 <= hits[0].best_second < 80
+    assert len(hits[0].moments) == 3
+    assert len(index.search("yellow", grouped=False)) == len(index) == 5
+
+
+def test_parts_of_a_long_video_are_joined_to_one_file(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "long.mp4", ["red", "yellow", "white"], seconds_each=40.0, rate=2)
+    monkeypatch.setattr(ingest, "PART_SECONDS", 60.0)
+    report = index.add(tmp_path / "long.mp4")
+    assert (report.added, report.segments) == (1, 2)
+    assert [s.number for s in index.collection().segments] == [0, 1]
+    assert [(s.start_second, s.end_second) for s in index.collection().segments] == [
+        (0.0, 60.0),
+        (60.0, 120.0),
+    ]
+
+
+def test_odd_names_are_found_again(index: Index, tmp_path: Path) -> None:
+    names = ["it's.mp4", 'quo"te.mp4', "per%cent ü 影.mp4", "--index.mp4"]
+    for name in names:
+        clip(tmp_path / "v" / name, ["red"], seconds_each=0.2)
+    assert index.add(tmp_path / "v").added == 4
+    assert index.add(tmp_path / "v").unchanged == 4
+    assert paths(index) == sorted(names)
+    for name in names:
+        (tmp_path / "v" / name).unlink()
+    assert index.add(tmp_path / "v", prune=True).removed == 4
+    assert len(index) == 0
+
+
+def test_one_frame_is_a_video(index: Index, tmp_path: Path) -> None:
+    clip(tmp_path / "one.mp4", ["red"], seconds_each=0.01)
+    index.add(tmp_path / "one.mp4")
+    assert index.search("red")[0].best_second == 0.0
+
+
+def test_a_missing_folder_is_an_error(index: Index, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableVideoError, match="no such file or folder"):
+        index.add(tmp_path / "nowhere")
+
+
+def test_half_precision_costs_less_than_stated(index: Index, videos: Path) -> None:
+    index.add(videos)
+    collection = index.collection()
+    stored = collection.features(torch.arange(3).numpy())
+    assert collection.video.pieces[0].dtype == "float16"
+    torch.testing.assert_close(stored.video.norm(dim=-1), torch.ones(3), atol=6e-4, rtol=0)
+
+
+def test_progress_counts_every_file(index: Index, videos: Path) -> None:
+    calls: list[tuple[str, int, int | None]] = []
+    index.add(videos, progress=lambda *call: calls.append(call))
+    assert calls[0] == ("indexing", 0, 3)
+    assert calls[-1] == ("indexing", 3, 3)
+
+
+def test_top_must_be_positive(index: Index) -> None:
+    with pytest.raises(SettingError, match="top is 0"):
+        index.search("red", top=0)
+
+
+def test_an_empty_index_answers_with_nothing(index: Index) -> None:
+    assert index.search("red") == []
