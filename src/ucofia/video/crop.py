@@ -1,7 +1,8 @@
 """The reference crop of a frame: short side to size by PIL's bicubic filter, then the centre.
 
-This is what CLIP's own preprocessing does, to the bit. Needs no torch, so that the processes
-that decode start quickly; turning crops into what a network eats is `pixels`' business.
+This is what CLIP's own preprocessing did when the published models were trained, to the bit.
+Needs no torch, so that the processes that decode start quickly; turning crops into what a network
+eats is `pixels`' business.
 """
 
 import numpy as np
@@ -16,13 +17,14 @@ _LONGEST_RATIO = 16
 def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
     """Resize the short side to `size` and cut the centre square out; colours come first."""
     frame = without_far_ends(frame)
-    height, width = frame.shape[:2]
-    image = Image.fromarray(frame)
-    resized_height, resized_width = resized(height, width, size)
-    if (resized_height, resized_width) != (height, width):
-        image = image.resize((resized_width, resized_height), Image.Resampling.BICUBIC)
-    top, left = centre(resized_height, size), centre(resized_width, size)
-    square = np.asarray(image)[top : top + size, left : left + size]
+    height, width = resized(frame.shape[0], frame.shape[1], size)
+    top, left = centre(height, size), centre(width, size)
+    # Horizontally first, always: newer versions of Pillow begin with the longer axis of tall
+    # frames, which gives other numbers. Columns that are cut away need no second step.
+    image = Image.fromarray(frame).resize((width, frame.shape[0]), Image.Resampling.BICUBIC)
+    image = image.crop((left, 0, left + size, frame.shape[0]))
+    image = image.resize((size, height), Image.Resampling.BICUBIC)
+    square = np.asarray(image)[top : top + size]
     return np.ascontiguousarray(square.transpose(2, 0, 1))
 
 

@@ -1,7 +1,8 @@
 """From decoded frames to what a backbone eats: crops as bytes, then normalised numbers.
 
-`crops` is exact and the default. `crops_fast` is a few times faster and may be one grey level
-off; it needs torch, which is why the decoding processes use the exact one (`crop`).
+`crops` is exact and the default. `crops_fast` is a few times faster and may be one grey level off
+(in white noise, a few values in a million by two); it needs torch, which is why the processes that
+decode use the exact one (`crop`) unless told otherwise.
 Knows no files and no backbone: size, mean and deviation come with the weights (`PixelSpec`).
 """
 
@@ -47,11 +48,18 @@ def normalise(
 def _crop_fast(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[Tensor, "3 size size"]:
     frame = without_far_ends(frame)
     height, width = resized(frame.shape[0], frame.shape[1], size)
+    top, left = centre(height, size), centre(width, size)
     # The channels-last view is what torch's byte kernel is fastest on: no copy before it.
     image = torch.from_numpy(frame).permute(2, 0, 1).unsqueeze(0)
-    if (height, width) != frame.shape[:2]:
-        image = functional.interpolate(
-            image, (height, width), mode="bicubic", antialias=True, align_corners=False
-        )
-    top, left = centre(height, size), centre(width, size)
-    return image[0, :, top : top + size, left : left + size].contiguous()
+    # In the reference's order; what is cut away in between need not be resized vertically.
+    image = _resized_fast(image, image.shape[2], width)[..., left : left + size]
+    image = _resized_fast(image, height, size)[..., top : top + size, :]
+    return image[0].contiguous()
+
+
+def _resized_fast(
+    image: UInt8[Tensor, "1 3 _ _"], height: int, width: int
+) -> UInt8[Tensor, "1 3 {height} {width}"]:
+    if image.shape[2:] == (height, width):
+        return image
+    return functional.interpolate(image, (height, width), mode="bicubic", antialias=True)

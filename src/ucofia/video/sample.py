@@ -125,7 +125,7 @@ def segments(duration_seconds: float, segment: Segment = "auto") -> list[tuple[f
         raise SettingError("segment", segment, "a window must be longer than 0 s")
     # Equal windows: a remainder of half a second would be a segment about nothing.
     count = max(1, round(duration_seconds / window))
-    edges = [duration_seconds * i / count for i in range(count + 1)]
+    edges = [*(duration_seconds * i / count for i in range(count)), duration_seconds]
     return list(itertools.pairwise(edges))
 
 

@@ -1,0 +1,131 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ucofia.types import PixelSpec
+from ucofia.video.crop import crop
+from ucofia.video.pixels import crops, crops_fast, normalise
+
+SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
+GOLDEN = SHARED / "golden" / "frames.npz"
+CLIP_MEAN, CLIP_STD = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+)
+TINY = PixelSpec(size=8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="the authors' images are not here")
+def test_golden_images_come_out_exactly() -> None:
+    golden = np.load(GOLDEN, allow_pickle=False)
+    spec = PixelSpec(size=56, mean=CLIP_MEAN, std=CLIP_STD)
+    names = [name for name in golden.files if f"{name}_out56" in golden.files]
+    assert names
+    for name in names:
+        ours = normalise(crops([golden[name]], spec), spec)[0].numpy()
+        np.testing.assert_array_equal(ours, golden[f"{name}_out56"])
+
+
+def cubic(distance: float) -> float:
+    """Keys' kernel with a = -0.5, which is the one called bicubic in PIL and in CLIP."""
+    x = abs(distance)
+    if x < 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def shrunk(rows: np.ndarray, length: int) -> np.ndarray:
+    """Resample the last axis by definition: a kernel as wide as the step, cut off at the ends."""
+    old = rows.shape[-1]
+    if length == old:
+        return rows
+    step = old / length
+    stretch = max(step, 1.0)
+    out = np.empty((*rows.shape[:-1], length))
+    for i in range(length):
+        middle = (i + 0.5) * step
+        weights = np.array([cubic((k + 0.5 - middle) / stretch) for k in range(old)])
+        out[..., i] = rows @ (weights / weights.sum())
+    return np.clip(np.floor(out + 0.5), 0, 255)
+
+
+def by_definition(frame: np.ndarray, size: int) -> np.ndarray:
+    height, width = frame.shape[:2]
+    short = min(height, width)
+    colours = frame.transpose(2, 0, 1).astype(float)
+    wide = shrunk(colours, int(size * width / short))
+    both = shrunk(wide.transpose(0, 2, 1), int(size * height / short)).transpose(0, 2, 1)
+    top, left = round((both.shape[1] - size) / 2), round((both.shape[2] - size) / 2)
+    return both[:, top : top + size, left : left + size]
+
+
+@given(st.integers(8, 40), st.integers(8, 40), st.integers(1, 24))
+@settings(max_examples=60)
+def test_a_crop_is_the_bicubic_filter_horizontally_then_vertically(height, width, size) -> None:
+    frame = noise(height, width)
+    difference = np.abs(crop(frame, size) - by_definition(frame, size))
+    # PIL computes in fixed point: where a value lies between two levels it may take the other.
+    assert difference.max() <= 1 and (difference > 0).mean() < 0.02
+
+
+def test_a_landscape_frame_comes_out_as_pil_makes_it_in_one_step() -> None:
+    frame = noise(30, 53)
+    image = Image.fromarray(frame).resize((int(16 * 53 / 30), 16), Image.Resampling.BICUBIC)
+    expected = np.asarray(image.crop((6, 0, 22, 16)))
+    np.testing.assert_array_equal(crop(frame, 16), expected.transpose(2, 0, 1))
+
+
+@given(st.integers(64, 300), st.integers(64, 300), st.integers(56, 96), st.integers(0, 9))
+@settings(max_examples=40)
+def test_the_fast_path_is_at_most_one_grey_level_off(height, width, size, seed) -> None:
+    spec = PixelSpec(size=size, mean=CLIP_MEAN, std=CLIP_STD)
+    # As much detail as a photograph of grass has: noise, but not from one extreme to the other.
+    frames = [noise(height, width, seed) // 3 + np.uint8(seed * 10)]
+    difference = crops(frames, spec).int() - crops_fast(frames, spec).int()
+    assert difference.abs().max() <= 1
+
+
+def test_even_in_white_noise_the_fast_path_is_hardly_ever_further_off() -> None:
+    spec = PixelSpec(size=64, mean=CLIP_MEAN, std=CLIP_STD)
+    frames = [noise(70 + 9 * i, 190 - 9 * i, seed=i) for i in range(12)]
+    difference = (crops(frames, spec).int() - crops_fast(frames, spec).int()).abs()
+    assert difference.max() <= 2 and (difference > 1).float().mean() < 1e-4
+
+
+def test_frames_of_different_sizes_share_a_batch_and_none_is_an_empty_one() -> None:
+    frames = [noise(9, 20), noise(31, 12), noise(8, 8)]
+    for way in (crops, crops_fast):
+        together = way(frames, TINY)
+        assert together.shape == (3, 3, 8, 8) and together.dtype == torch.uint8
+        for frame, row in zip(frames, together, strict=True):
+            assert torch.equal(way([frame], TINY)[0], row)
+        assert way([], TINY).shape == (0, 3, 8, 8)
+
+
+def test_a_frame_of_the_right_size_is_not_touched() -> None:
+    frame = noise(8, 8)
+    for way in (crops, crops_fast):
+        np.testing.assert_array_equal(way([frame], TINY)[0].numpy(), frame.transpose(2, 0, 1))
+
+
+def test_a_strip_of_pixels_costs_no_gigabytes() -> None:
+    assert crop(noise(1, 60_000), 224).shape == (3, 224, 224)
+    assert crops_fast([noise(60_000, 1)], TINY).shape == (1, 3, 8, 8)
+
+
+def test_normalising_scales_each_colour_by_its_own_mean_and_deviation() -> None:
+    bytes_ = torch.randint(0, 256, (2, 5, 3, 8, 8), dtype=torch.uint8)
+    out = normalise(bytes_, TINY)
+    for colour in range(3):
+        expected = (bytes_[:, :, colour].double() / 255 - TINY.mean[colour]) / TINY.std[colour]
+        torch.testing.assert_close(out[:, :, colour].double(), expected, atol=1e-6, rtol=1e-6)
