@@ -98,6 +98,22 @@ def test_a_tie_is_counted_once_and_never_helps() -> None:
     assert text_to_video_ranks(np.zeros((3, 5)), np.array([0, 2, 4])).tolist() == [5, 5, 5]
 
 
+@given(matrices)
+def test_ties_for_the_system_count_only_better_candidates(case: tuple[int, int, int]) -> None:
+    texts, videos, seed = case
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 4, (texts, videos)).astype(np.float32)
+    truth = random.integers(0, videos, texts)
+    expected = 1 + (scores > scores[np.arange(texts), truth][:, None]).sum(1)
+    np.testing.assert_array_equal(text_to_video_ranks(scores, truth, ties="for"), expected)
+    # Lifting every right answer by less than a step breaks all ties in its favour.
+    lifted = scores.copy()
+    lifted[np.arange(texts), truth] += 0.5
+    np.testing.assert_array_equal(
+        video_to_text_ranks(scores, truth, ties="for"), video_to_text_ranks(lifted, truth)
+    )
+
+
 def test_infinite_scores_have_an_order() -> None:
     scores = np.array([[np.inf, 0.0, -np.inf], [-np.inf, -np.inf, 3.0]])
     assert text_to_video_ranks(scores, np.array([0, 0])).tolist() == [1, 3]

@@ -2,6 +2,7 @@
 
 Rows are texts, columns are videos, and `truth` names the video of every text. A tie never helps:
 the rank of the right answer is the number of candidates that score at least as much as it does.
+`ties="for"` counts only those that score more, to see how much hangs on ties.
 NaN has no order and is an error. An infinite score has one: minus infinity is below everything
 and ties with its like, so a system may use it to exclude a pair.
 
@@ -15,6 +16,7 @@ This module knows nothing of models, files or normalisations; a bias is just an 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lgamma, log
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num
@@ -23,6 +25,8 @@ from ucofia.errors import MatrixError, NotFiniteScoreError
 
 BLOCK_ENTRIES = 2**22  # scores compared at a time; bounds the memory on a mapped matrix
 RESAMPLES = 2000
+
+Ties = Literal["against", "for"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ def text_to_video_ranks(
     truth: Int[np.ndarray, " n"],  # an axis of its own: a wrong length is the user's mistake
     *,
     bias: Float[np.ndarray, " v"] | None = None,
+    ties: Ties = "against",
 ) -> Int[np.ndarray, " n"]:
     """Rank of every text's video among all videos, 1 is best; `bias` is added to the columns."""
     _require_truth(scores, truth)
@@ -67,8 +72,8 @@ def text_to_video_ranks(
         if bias is not None:
             block_tv = block_tv + bias
         right = np.take_along_axis(block_tv, truth[rows, None], axis=1)
-        ranks[rows] = (block_tv >= right).sum(1)
-    return ranks
+        ranks[rows] = _ahead(block_tv, right, ties).sum(1)
+    return ranks + (ties == "for")
 
 
 def video_to_text_ranks(
@@ -76,6 +81,7 @@ def video_to_text_ranks(
     truth: Int[np.ndarray, " n"],  # an axis of its own: a wrong length is the user's mistake
     *,
     bias: Float[np.ndarray, " t"] | None = None,
+    ties: Ties = "against",
 ) -> Int[np.ndarray, " u"]:
     """Rank of every video's set of texts among all sets; `bias` is added to the rows.
 
@@ -94,8 +100,8 @@ def video_to_text_ranks(
         rows = order[first:last]
         block_tv = _checked(scores[rows], rows)[:, videos] + added[rows, None]
         set_scores = np.maximum.reduceat(block_tv, starts[sets] - first)
-        ranks += (set_scores >= best).sum(0)
-    return ranks
+        ranks += _ahead(set_scores, best, ties).sum(0)
+    return ranks + (ties == "for")
 
 
 def summarise(ranks: Int[np.ndarray, " q"], *, at: Sequence[int] = (1, 5, 10)) -> Summary:
@@ -184,6 +190,11 @@ def mcnemar(wins: int, losses: int) -> float:
 
 def _log_choose(n: int, k: int) -> float:
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:
+    """Who stands before or at the right answer; without ties, who stands before it."""
+    return np.asarray(candidates >= right if ties == "against" else candidates > right)
 
 
 def _group_index(groups: Int[np.ndarray, " q"] | None, queries: int) -> Int[np.ndarray, " q"]:

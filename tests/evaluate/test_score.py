@@ -85,6 +85,15 @@ def test_a_normalisation_without_a_bank_uses_the_test_queries_and_warns() -> Non
     assert found == text_to_video_ranks(expected, np.arange(30)).tolist()
 
 
+def test_ties_are_reported_with_what_hangs_on_them() -> None:
+    scores = np.array([[1.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    report = score(only(scores))
+    (warning,) = report.warnings
+    assert "text to video: 1 of 3 queries tie with a wrong candidate" in warning
+    assert "R@1 is 66.7; were they all won, 100.0" in warning
+    assert not score(only(np.eye(3))).warnings
+
+
 def test_sinkhorn_with_training_queries_helps_where_there_are_hubs() -> None:
     made = system(2, texts=200, videos=200, bank=2000)
     report = score(

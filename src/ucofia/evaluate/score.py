@@ -128,7 +128,7 @@ def score(
         temperature=temperature,
         temperature_reason=reason,
         lines=lines,
-        warnings=_warnings(lines),
+        warnings=[*_tie_warnings(total, truth, raw, settings), *_warnings(lines)],
         versus_other={} if other is None else _versus(raw, mean_level(other), truth, settings),
     )
 
@@ -246,6 +246,31 @@ def _temperature(wanted: float | None, scores: Levels) -> tuple[float, str]:
     if all(max(float(m.max()), -float(m.min())) <= COSINE_LIMIT for m in scores.values()):
         return COSINE_TEMPERATURE, "the scores are within -1 and 1, so they count as cosines"
     return 1.0, "the scores go beyond -1 and 1, so they count as logits"
+
+
+def _tie_warnings(
+    total: np.ndarray,
+    truth: np.ndarray,
+    raw: Mapping[Direction, np.ndarray],
+    settings: Settings,
+) -> list[str]:
+    """Say how much hangs on ties; a half-precision matrix is full of them."""
+    found = []
+    best = {
+        "t2v": text_to_video_ranks(total, truth, ties="for"),
+        "v2t": video_to_text_ranks(total, truth, ties="for"),
+    }
+    for direction, ranks in raw.items():
+        tied = int((best[direction] < ranks).sum())
+        if tied:
+            k = settings.at[0]
+            here, there = (summarise(r, at=[k]).recall[k] for r in (ranks, best[direction]))
+            found.append(
+                f"{DIRECTIONS[direction]}: {tied} of {len(ranks)} queries tie with a wrong "
+                f"candidate. Ties count against the system: R@{k} is {here:.1f}; were they all "
+                f"won, {there:.1f}. Save the scores in float32 if they were computed in it."
+            )
+    return found
 
 
 def _warnings(lines: Sequence[Line]) -> list[str]:

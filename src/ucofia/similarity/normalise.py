@@ -37,6 +37,8 @@ from ucofia.similarity.stream import (
 Start = Literal["paper", "authors"]
 PAPER_ITERATIONS = 4
 MEMORY_BYTES = 2 * 2**30
+# `types.Progress`, spelt out: that module imports torch, and nothing here needs it.
+Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def solve(
     start: Start = "paper",
     tolerance: float = 1e-5,
     memory_bytes: int = MEMORY_BYTES,
-    progress: Callable[[str, int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Solution:
     """Balance a bank, and return the bias that makes its candidates equally likely.
 
