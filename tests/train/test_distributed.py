@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import CASES
 from safetensors.torch import load_file
+from test_loop import assert_identical, run
 from test_step import gradients, some_pairs
 from tiny_training import tiny_model
-from two_processes import CASES
 
 from ucofia.train.distributed import World, collected, join, own_share
 from ucofia.train.step import Encoder, step_gradients
 
-SCRIPT = Path(__file__).with_name("two_processes.py")
+SCRIPT = Path(__file__).with_name("processes.py")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,15 @@ def test_processes_with_shares_have_the_gradients_of_one_with_the_whole_batch(
     assert found.keys() == expected.keys()
     for name, grad in expected.items():
         assert (found[name] - grad).abs().max() <= 1e-5 * max(1, grad.abs().max()), name
+
+
+def test_a_training_killed_at_a_random_step_ends_with_the_same_bits(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert not (folder / "killed" / "result.json").exists()
+    run(folder / "killed")
+    run(tmp_path)
+    assert_identical(folder / "killed", tmp_path)
 
 
 def test_a_process_alone_communicates_with_nobody() -> None:

@@ -102,6 +102,13 @@ def with_strips_of_others(strip: Float[Tensor, "t v"], world: World) -> Float[Te
     return torch.cat(parts)
 
 
+def share_weights(model: nn.Module, world: World) -> None:
+    """Give every process the weights of the first."""
+    if world.ranks > 1:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
+
+
 def own_share(rows: Tensor, world: World) -> Tensor:
     """Return the rows that this process brought to `collected`."""
     return rows.chunk(world.ranks)[world.rank]

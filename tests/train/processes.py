@@ -1,17 +1,22 @@
-"""Several gloo processes that take one step together; rank 0 writes the gradients of each case.
+"""What only processes of their own can show, forked from one that has not yet used torch.
 
-    python two_processes.py FOLDER
+    python processes.py FOLDER
 
-The processes are forked from one that has imported torch but not yet used it.
+Several gloo processes take one step together, and rank 0 writes the gradients of each case. A
+training is killed at a random step.
 """
 
 import os
+import random
+import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from test_loop import run
 from test_step import gradients, some_pairs
 from tiny_training import tiny_model
 
@@ -38,8 +43,26 @@ def take_a_step(preset: str, chunk: int | None, world: World, out: Path) -> None
         save_file({**found, "loss": loss}, out)
 
 
+def kill_a_training(out: Path, number: int, after_lines: int) -> int:
+    """Train, be sent a signal when the log has so many lines, return the exit status."""
+    child = os.fork()
+    if not child:
+        try:
+            run(out, progress=lambda what, done, total: time.sleep(0.05))
+        finally:
+            os._exit(0)
+    log = out / "log.jsonl"
+    while not log.exists() or log.read_bytes().count(b"\n") < after_lines:
+        time.sleep(0.01)
+    os.kill(child, number)
+    return os.waitpid(child, 0)[1]
+
+
 def main(folder: Path) -> int:
     torch.set_num_threads(1)
+    status = kill_a_training(folder / "killed", signal.SIGKILL, random.randrange(1, 7))
+    if status != signal.SIGKILL:
+        return 2
     for preset, chunk, ranks in CASES:
         children = []
         for rank in range(ranks):

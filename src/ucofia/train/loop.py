@@ -1,0 +1,270 @@
+"""The one training loop: any model, any data set, any number of processes, any number of stops.
+
+A step is a pure function of weights, optimiser, seed and step number, so a resumed run ends with
+the same weights as one that was never stopped. Each epoch ends with a validation in both
+directions; the best model by text-to-video R@1 on that split (then by mean rank) is kept, and
+only it is tested, once, at the end.
+
+It draws nothing and decides nothing about data; `progress` and `stop` belong to the caller.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from ucofia.benchmarks.batches import PairBatch, epoch_plan, pair_batches
+from ucofia.config import TrainConfig, to_dict
+from ucofia.errors import (
+    LossNotFiniteError,
+    NotFiniteError,
+    RunFolderError,
+    TrainingStoppedError,
+    UCoFiAError,
+)
+from ucofia.model import Model
+from ucofia.train import optim
+from ucofia.train.distributed import World, share_weights
+from ucofia.train.provenance import commit, versions
+from ucofia.train.report import write_report
+from ucofia.train.run import RESULT, RunFolder
+from ucofia.train.settings import Settings, TrainData, described
+from ucofia.train.step import Encoder, Pairs, step_gradients
+from ucofia.train.tensorboard import Board
+from ucofia.train.validate import evaluate_split
+from ucofia.types import Progress
+
+
+def train(
+    model: Model,
+    data: TrainData,
+    *,
+    out: Path,
+    config: TrainConfig,
+    settings: Settings,
+    about: Mapping[str, Any],
+    world: World | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train, or go on training, and return the result; a run that has ended returns its own.
+
+    `about` names what the weights and the data were made from. `stop` is asked between steps.
+    """
+    folder, world = RunFolder(out), world or World()
+    if world.is_first:
+        folder.open(described(model, data, config, settings, about))
+    world.wait()
+    if (known := folder.result()) is not None:
+        return known
+    if config.frozen_stem:
+        optim.freeze_stem(model)
+    share_weights(model, world)
+    run = _Run(model, data, folder, config, settings, world, progress, stop)
+    run.resume()
+    while run.step < run.steps:
+        run.epoch(run.step // run.epoch_steps)
+    return run.finish(about)
+
+
+@dataclass
+class _Run:
+    model: Model
+    data: TrainData
+    folder: RunFolder
+    config: TrainConfig
+    settings: Settings
+    world: World
+    progress: Progress | None
+    stop: Callable[[], bool]
+    step: int = 0  # updates done
+    best: dict[str, Any] | None = None
+    seconds: float = 0.0  # spent training, over all sittings
+    optimizer: Optimizer = field(init=False)
+    scaler: GradScaler = field(init=False)
+    board: Board = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.epoch_steps = len(self._plan(0))
+        self.steps = self.config.epochs * self.epoch_steps
+        self.optimizer = optim.optimiser(self.model, self.config)
+        half = self.settings.precision == "float16"
+        self.scaler = GradScaler(self.model.device.type, enabled=half)
+        wanted = self.settings.tensorboard and self.world.is_first
+        self.board = Board(self.folder.path if wanted else None)
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint, if there is one."""
+        counters = self.folder.load(self.model, self.optimizer)
+        if counters is not None:
+            self.step, self.best = counters["step"], counters["best"]
+            self.seconds = counters["seconds"]
+            if self.scaler.is_enabled():
+                self.scaler.load_state_dict(counters["scaler"])
+        if self.world.is_first:
+            self.folder.forget_after(self.step)
+        self.world.wait()
+
+    def epoch(self, epoch: int) -> None:
+        """Train to the end of an epoch, validate, keep the best, save."""
+        self.model.train()
+        for batch in self._batches(epoch):
+            self._update(batch, epoch)
+            within = self.step % self.epoch_steps
+            if within and self.step % self.settings.save_steps == 0:
+                self._save()
+            if within and self.world.any(self.stop(), self.model.device):
+                self._save()
+                raise TrainingStoppedError(self.folder.path, self.step, self.steps)
+        self._validate(epoch)
+        self._save()
+        if self.step < self.steps and self.world.any(self.stop(), self.model.device):
+            raise TrainingStoppedError(self.folder.path, self.step, self.steps)
+
+    def finish(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Test the best model once, and write result and report."""
+        self.world.wait()
+        self.folder.load_best(self.model)
+        benchmark = self.data.benchmark
+        result = {
+            "benchmark": benchmark.name,
+            "notes": list(benchmark.notes),
+            "test": self._evaluate("test"),
+            "chosen_by": {"split": benchmark.val.name, "metric": "t2v R@1", **(self.best or {})},
+            "seed": self.settings.seed,
+            "train": asdict(self.config),
+            "settings": asdict(self.settings),
+            "model": to_dict(self.model.config),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "processes": self.world.ranks,
+            "seconds": round(self.seconds, 1),
+            "versions": versions(),
+            "commit": commit(),
+            **about,
+        }
+        if self.world.is_first:
+            write_report(self.folder, result)
+            self.folder.write(RESULT, json.dumps(result, indent=2) + "\n")
+        self.board.close()
+        self.world.wait()
+        return result
+
+    def _update(self, batch: PairBatch, epoch: int) -> None:
+        started = time.perf_counter()
+        device, step = self.model.device, self.step
+        encoder = Encoder(self.model, self.settings.seed, step, self.settings.precision)
+        texts, samples = self.model.tokenize(batch.texts), tuple(batch.samples.tolist())
+        self.optimizer.zero_grad()
+        # A disabled scaler gives one back.
+        scale = self.scaler.scale(torch.ones((), device=device)).item()
+        try:
+            loss = step_gradients(
+                encoder,
+                Pairs(texts, batch.videos.to(device), samples),
+                world=self.world,
+                chunk=self.settings.chunk,
+                loss_scale=scale,
+            ).item()
+        except NotFiniteError as error:
+            raise self._not_finite("a feature") from error
+        if not isfinite(loss):
+            raise self._not_finite("the loss")
+        factor = optim.rate_factor(
+            step, self.steps, warmup=self.config.warmup, kind=self.config.optimiser
+        )
+        optim.set_rates(self.optimizer, factor)
+        self.scaler.unscale_(self.optimizer)
+        norm = optim.clip_gradients(self.model).item()
+        if not isfinite(norm) and not self.scaler.is_enabled():
+            raise self._not_finite("the gradient")
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        optim.clamp_logit_scale(self.model)
+        self.step += 1
+        self._tell(epoch, loss, norm, factor, time.perf_counter() - started)
+
+    def _tell(self, epoch: int, loss: float, norm: float, factor: float, seconds: float) -> None:
+        self.seconds += seconds
+        if not self.world.is_first:
+            return
+        speed, rate = self.config.batch / seconds, factor * self.config.head_rate
+        line = {"loss": loss, "norm": norm, "rate": rate, "pairs_per_second": round(speed, 1)}
+        self.folder.log({"kind": "step", "step": self.step, "epoch": epoch, **line})
+        self.board.add(self.step, line)
+        if self.progress:
+            what = f"epoch {epoch + 1}/{self.config.epochs} loss {loss:.3f} rate {rate:.1e}"
+            self.progress(f"{what} {speed:.0f} pairs/s", self.step, self.steps)
+
+    def _validate(self, epoch: int) -> None:
+        found = self._evaluate("val")
+        chosen = {"epoch": epoch, "step": self.step, **found}
+        if self.best is None or _goodness(chosen) > _goodness(self.best):
+            self.best = chosen
+            if self.world.is_first:
+                self.folder.save_best(self.model)
+        if self.world.is_first:
+            self.folder.log({"kind": "validation", **chosen})
+            flat = {f"{way} {name}": v for way in found for name, v in found[way].items()}
+            self.board.add(self.step, flat)
+
+    def _evaluate(self, name: str) -> dict[str, dict[str, float]]:
+        return evaluate_split(
+            self.model,
+            getattr(self.data.benchmark, name),
+            self.data.frames,
+            batch=self.settings.score_batch,
+            workers=self.settings.workers,
+            world=self.world,
+            progress=self.progress if self.world.is_first else None,
+        )
+
+    def _batches(self, epoch: int) -> Iterator[PairBatch]:
+        batches = pair_batches(
+            self.data.benchmark.train,
+            self.data.frames,
+            self._plan(epoch),
+            max_frames=self.model.config.frames,
+            start_step=self.step - epoch * self.epoch_steps,
+            rank=self.world.rank,
+            ranks=self.world.ranks,
+            workers=self.settings.workers,
+        )
+        try:
+            yield from batches
+        except RunFolderError:
+            raise
+        except UCoFiAError:  # a video that gives no frames; what was learned so far is kept
+            self._save(together=False)
+            raise
+
+    def _plan(self, epoch: int) -> Any:
+        return epoch_plan(
+            self.data.benchmark.train,
+            batch=self.config.batch,
+            seed=self.settings.seed,
+            epoch=epoch,
+            distinct_videos=self.settings.distinct_videos,
+            groups=self.data.train_groups,
+        )
+
+    def _save(self, *, together: bool = True) -> None:
+        if self.world.is_first and self.step != self.folder.saved_step:
+            counters = {"best": self.best, "seconds": self.seconds}
+            counters["scaler"] = self.scaler.state_dict()
+            self.folder.save(self.step, self.model, self.optimizer, counters)
+        if together:
+            self.world.wait()
+
+    def _not_finite(self, what: str) -> LossNotFiniteError:
+        return LossNotFiniteError(self.folder.path, what, self.step, self.folder.saved_step)
+
+
+def _goodness(found: Mapping[str, Any]) -> tuple[float, float]:
+    return found["t2v"]["R@1"], -found["t2v"]["MnR"]
