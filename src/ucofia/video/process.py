@@ -28,6 +28,7 @@ from ucofia.video.source import Limits
 WORKER = (sys.executable, "-P", "-m", "ucofia.video.worker")
 
 _START_SECONDS = 120.0
+_DYING_SECONDS = 1.0
 _LONGEST_LINE = 1 << 24
 _CHUNK_BYTES = 1 << 20
 
@@ -129,13 +130,16 @@ class WorkerProcess:
                 self._process.kill()
 
     def cause_of_death(self) -> str:
-        """Say how the process ended, for one that was not late."""
-        code = self._process.wait()
+        """Say how the process failed, when it was not late."""
+        try:
+            code = self._process.wait(_DYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "answered nonsense"
         if code >= 0:
-            return f"exit code {code}"
+            return f"ended with exit code {code}"
         with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"signal {-code}"
+            return f"crashed ({signal.Signals(-code).name})"
+        return f"crashed (signal {-code})"
 
     def _say(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

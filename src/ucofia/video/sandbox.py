@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -26,11 +26,13 @@ from ucofia.errors import (
     VideoError,
     VideoLimitError,
 )
-from ucofia.types import PixelSpec
 from ucofia.video.decode import VideoInfo
 from ucofia.video.process import WORKER, WorkerDied, WorkerProcess
 from ucofia.video.sample import Sampling
 from ucofia.video.source import Limits
+
+if TYPE_CHECKING:  # costs torch, of which only the crop's size is needed here
+    from ucofia.types import PixelSpec
 
 _WATCH_SECONDS = 0.1
 _REASONS = {
@@ -44,7 +46,7 @@ class Request:
     """One file, which of its frames, and the crop that a backbone wants."""
 
     path: Path | str
-    pixels: PixelSpec
+    pixels: "PixelSpec"
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -133,8 +135,9 @@ class _Pool:
             worker.finish()
             return result
         except WorkerDied:
+            error = _death(request, worker, self._limits)
             worker.end()
-            return Failed(request, _death(request, worker, self._limits))
+            return Failed(request, error)
 
     def _replaced(self, dead: WorkerProcess | None) -> WorkerProcess:
         with self._lock:
@@ -196,6 +199,4 @@ def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoErro
     if worker.broken_limit == "stall_seconds":
         reason = f"decoding it made no progress for {limits.stall_seconds:g} s"
         return VideoLimitError(request.path, f"{reason} (Limits.stall_seconds)")
-    return DecoderDiedError(
-        request.path, f"the decoder crashed on it ({worker.cause_of_death()}); it was skipped"
-    )
+    return DecoderDiedError(request.path, f"the decoder {worker.cause_of_death()} on it")
