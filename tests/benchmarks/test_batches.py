@@ -189,9 +189,22 @@ def test_batches_that_cannot_be_are_refused():
     split = a_split([1] * 6)
     with pytest.raises(SettingError, match="batch is 7, but the split 'train' has 6 captions"):
         epoch_plan(split, batch=7, seed=0, epoch=0)
+    with pytest.raises(SettingError, match="groups is '2 long', but there are 6 captions"):
+        epoch_plan(split, batch=2, seed=0, epoch=0, groups=[0, 1])
+    with pytest.raises(SettingError, match="batch is 0, but it must be at least 1"):
+        video_batches(split, frames_of(split), batch=0, max_frames=2)
     plan = epoch_plan(split, batch=3, seed=0, epoch=0)
     with pytest.raises(SettingError, match="batch is 3, but it must be a multiple of the 2"):
         pair_batches(split, frames_of(split), plan, max_frames=2, ranks=2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loading_leaves_the_random_numbers_of_others_alone(workers):
+    split = a_split([1] * 6)
+    plan = epoch_plan(split, batch=3, seed=0, epoch=0)
+    before = torch.get_rng_state()
+    list(pair_batches(split, frames_of(split), plan, max_frames=2, workers=workers))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_longer_video_gives_its_first_its_last_and_frames_between():

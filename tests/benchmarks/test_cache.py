@@ -32,7 +32,7 @@ def videos(tmp_path_factory):
 
 
 def decoded(videos, settings=SETTINGS):
-    spec = PixelSpec(size=settings.size, mean=(0, 0, 0), std=(1, 1, 1))
+    spec = PixelSpec(size=settings.size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     sampling = Sampling(frames=settings.frames)
     requests = [Request(path=v.path, pixels=spec, sampling=sampling) for v in videos]
     return [result.clips[0].crops for result in decode_many(requests)]
@@ -94,12 +94,14 @@ def test_small_shards_hold_the_same(videos, tmp_path, monkeypatch):
 def test_a_shard_without_its_index_or_with_lost_bytes_is_done_again(videos, tmp_path, monkeypatch):
     monkeypatch.setattr(cache_fill, "_SHARD_BYTES", 1)
     fill_cache(videos[:3], tmp_path, SETTINGS)
-    first, second, _ = sorted(tmp_path.glob("shard-*.bin"))
+    first, second, third = sorted(tmp_path.glob("shard-*.bin"))
     first.write_bytes(first.read_bytes()[:-1])
     second.with_suffix(".jsonl").unlink()
     assert len(open_cache(tmp_path).videos) == 1
+    third.with_suffix(".jsonl").write_text('{"id": ')
     report = fill_cache(videos[:3], tmp_path, SETTINGS)
-    assert (report.added, report.present) == (2, 1)
+    assert (report.added, report.present) == (3, 0)
+    assert len(open_cache(tmp_path).videos) == 3
     assert second.exists()  # it is young: another run may be about to finish it
     os.utime(second, (0, 0))
     fill_cache(videos[:3], tmp_path, SETTINGS)
@@ -169,6 +171,9 @@ def test_other_settings_need_another_folder(videos, filled):
 
 def test_what_is_not_a_cache_is_said_to_be_none(tmp_path):
     with pytest.raises(AnnotationError, match=r"this is not a cache. Make one with: ucofia data"):
+        open_cache(tmp_path)
+    (tmp_path / "cache.json").write_text('{"format": 1, "colours": 3}')
+    with pytest.raises(AnnotationError, match=r"unexpected keyword argument 'colours'. Make it"):
         open_cache(tmp_path)
     (tmp_path / "cache.json").write_text('{"format": 99}')
     with pytest.raises(AnnotationError, match="only caches of format 1 can be read"):

@@ -319,6 +319,37 @@ def test_lsmdc_clips_may_have_several_sentences(tmp_path):
         lsmdc.load(tmp_path)
 
 
+def test_linked_folders_are_searched_and_loops_end(tmp_path):
+    touch(tmp_path / "disk", "a.mp4", "deep/b.mp4")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "videos").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "loop").symlink_to(data)
+    found = find_videos(data)
+    assert sorted(found.by_name) == ["a.mp4", "b.mp4"]
+    assert found.path("b") == data / "videos" / "deep" / "b.mp4"
+
+
+def test_captions_that_are_not_texts_are_refused(tmp_path):
+    vatex_folder(tmp_path, val=True)
+    captions = json.loads((tmp_path / "ref_captions.json").read_text())
+    captions["id12_000001_000011"] = ["fine", 7]
+    (tmp_path / "ref_captions.json").write_text(json.dumps(captions))
+    with pytest.raises(AnnotationError, match="a caption of 'id12_000001_000011' is not a text"):
+        vatex.load(tmp_path)
+
+
+def test_activitynet_and_didemo_entries_of_another_shape_are_named(activitynet_folder):
+    path = activitynet_folder / "annotations" / "val_1.json"
+    path.write_text(json.dumps({"v_x": {"sentences": ["a"], "duration": float("nan")}}))
+    with pytest.raises(AnnotationError, match="video 'v_x' has no sentences or no duration"):
+        activitynet.load(activitynet_folder)
+    with pytest.raises(AnnotationError, match="an entry has no video or description"):
+        didemo.parse("val", [{"video": "a"}], ["a"])
+    with pytest.raises(AnnotationError, match="1 listed videos have no description"):
+        didemo.parse("val", [], ["a"])
+
+
 def test_broken_json_is_reported_with_its_line(tmp_path):
     vatex_folder(tmp_path, val=True)
     (tmp_path / "ref_captions.json").write_text('{"a": ["b"],\n oops}')

@@ -105,6 +105,7 @@ def test_a_byte_order_mark_and_quotes_are_read(tmp_path):
         ),
         ("path,caption,label\na.mp4,x,y\n", "line 2: unknown column 'label'. Known are path"),
         ("path,caption\n", "it has no rows"),
+        ("path,caption\na.mp4," + 200_000 * "x", "line 2: this is not CSV (field larger"),
         ("", "line 1: there is no column 'path' among"),
     ],
 )

@@ -38,12 +38,13 @@ def parse(
             # Most sentences but the first begin with a space.
             sentences = [sentence.strip() for sentence in found[id]["sentences"]]
             seconds = float(found[id]["duration"])
-        except (KeyError, TypeError, AttributeError) as error:
+            end_second = float(math.ceil(seconds))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise AnnotationError(
                 where, f"video {id!r} has no sentences or no duration ({error})"
             ) from error
         path = videos.path(id, id.removeprefix("v_"))
-        items.append(VideoItem(id, path, 0.0, float(math.ceil(seconds)), seconds))
+        items.append(VideoItem(id, path, 0.0, end_second, seconds))
         paragraphs.append(" ".join(sentences))
     return items, paragraphs
 

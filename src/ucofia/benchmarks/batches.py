@@ -75,6 +75,8 @@ def epoch_plan(
     if not 0 < batch <= count:
         rule = f"the split {split.name!r} has {count} captions, and a batch needs 1 to as many"
         raise SettingError("batch", batch, rule)
+    if groups is not None and len(groups) != count:
+        raise SettingError("groups", f"{len(groups)} long", f"there are {count} captions")
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(count)
     if groups is not None:
@@ -117,6 +119,8 @@ def video_batches(
     workers: int = 0,
 ) -> Iterator[RowBatch]:
     """Load every video once, in order; of several ranks each takes every ranks-th video."""
+    if batch < 1:
+        raise SettingError("batch", batch, "it must be at least 1")
     rows = range(rank, len(split.videos), ranks)
     steps = range(-(-len(rows) // batch))
     return _loaded(_Rows(split, frames, rows, batch, max_frames), steps, workers)
@@ -165,7 +169,13 @@ def _loaded(
 ) -> Iterator[Loaded]:
     """Load steps in order. Errors travel as values: a loader would forget their class."""
     loader = DataLoader(
-        steps, batch_size=None, sampler=chosen, num_workers=workers, collate_fn=_as_it_is
+        steps,
+        batch_size=None,
+        sampler=chosen,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        # Its own: a loader draws a seed for its workers, which must not move everybody's.
+        generator=torch.Generator(),
     )
     for batch in loader:
         if isinstance(batch, UCoFiAError):

@@ -82,7 +82,7 @@ class CacheFrames:
 
 
 def open_cache(folder: Path) -> CacheFrames:
-    """Open a cache for reading; a shard that lost bytes is left out."""
+    """Open a cache for reading; a shard that is not whole is left out, and so decoded again."""
     try:
         stored = json.loads((folder / "cache.json").read_text())
     except (OSError, json.JSONDecodeError) as error:
@@ -93,14 +93,21 @@ def open_cache(folder: Path) -> CacheFrames:
         raise AnnotationError(
             str(folder), f"only caches of format {FORMAT} can be read", "make it again"
         )
+    try:
+        settings = CacheSettings(**stored)
+    except TypeError as error:
+        raise AnnotationError(str(folder / "cache.json"), str(error), "make it again") from error
     videos: dict[str, CachedVideo] = {}
     for index in sorted(folder.glob("shard-*.jsonl")):
         videos.update(_shard_rows(index))
-    return CacheFrames(folder, CacheSettings(**stored), videos)
+    return CacheFrames(folder, settings, videos)
 
 
 def _shard_rows(index: Path) -> Iterator[tuple[str, CachedVideo]]:
-    rows = [json.loads(line) for line in index.read_text().splitlines()]
+    try:
+        rows = [json.loads(line) for line in index.read_text().splitlines()]
+    except ValueError:
+        return
     stored = index.with_suffix(".bin")
     whole = sum(sum(row["lengths"]) for row in rows)
     if not stored.exists() or stored.stat().st_size != whole:

@@ -5,6 +5,7 @@ decoded; a file that is broken only in its middle shows when the data set is cac
 changed on disk.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def check(
     missing = tuple(
         Problem(split, video.id, f"there is no file {video.path}")
         for split, video in items
-        if video.path is not None and not video.path.exists()
+        if video.path is not None and not os.path.exists(video.path)
     )
     gone = {problem.id for problem in missing}
     present = [(s, v) for s, v in items if v.path is not None and v.id not in gone]

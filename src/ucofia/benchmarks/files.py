@@ -8,7 +8,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str,
                 f"{path}, line 1", f"there is no column {name!r} among {', '.join(columns)}"
             )
     rows = []
-    for row in reader:
+    for row in _readable(path, reader):
         if None in row or None in row.values():
             raise AnnotationError(
                 f"{path}, line {reader.line_num}",
@@ -85,6 +85,14 @@ def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str,
             )
         rows.append((reader.line_num, row))
     return rows
+
+
+def _readable(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        where = f"{path}, line {reader.line_num + 1}"
+        raise AnnotationError(where, f"this is not CSV ({error})") from error
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -145,10 +153,15 @@ class VideoFiles:
 
 
 def find_videos(folder: Path) -> VideoFiles:
-    """List the videos below a folder, links to folders not followed, in a fixed order."""
+    """List the videos below a folder in a fixed order; linked folders count, once each."""
     by_name: dict[str, Path] = {}
     by_stem: dict[str, Path] = {}
-    for root, folders, names in os.walk(folder):
+    seen: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        if os.path.realpath(root) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(root))
         folders.sort()
         for name in sorted(names):
             stem, _, suffix = name.rpartition(".")

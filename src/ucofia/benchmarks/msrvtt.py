@@ -83,7 +83,7 @@ def parse_captions(
         captions: dict[str, list[str]] = {id: [] for id in organisers}
         for sentence in sorted(sentences, key=lambda sentence: int(sentence["sen_id"])):
             captions[sentence["video_id"]].append(sentence["caption"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise AnnotationError(
             "MSR-VTT captions", f"a video or sentence lacks {error}, or names an unknown video"
         ) from error

@@ -63,6 +63,9 @@ def captions_of(
         raise AnnotationError(
             where, f"{len(missing)} listed videos have no caption, the first is {missing[0]!r}"
         )
+    for id in ids:
+        if not all(isinstance(caption, str) for caption in captions[id]):
+            raise AnnotationError(where, f"a caption of {id!r} is not a text")
     return [captions[id] for id in ids]
 
 
