@@ -44,7 +44,7 @@ class WorkerProcess:
         self._limits = limits
         self._lock = threading.Lock()
         self._asked, self._deadline = 0.0, time.monotonic() + _START_SECONDS
-        self.broken_limit: str | None = None
+        self._broken_limit: str | None = None
         # A file, not a pipe: nobody has to empty it while the worker talks.
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -72,7 +72,7 @@ class WorkerProcess:
             said = self._errors.read().decode(errors="replace").strip()
             self.end()
             raise DecoderStartError(said[-500:] or f"exit code {code}") from error
-        self._rest()
+        self.stop_clock()
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and wait for the first line of its answer."""
@@ -101,15 +101,15 @@ class WorkerProcess:
             rest = rest[len(chunk) :]
         return array
 
-    def finish(self) -> None:
-        """Note that the answer is complete; the clock stands still until the next request."""
-        self._rest()
-        if self.broken_limit is not None:  # it was late by less than the watcher could see
-            self.end()
+    def stop_clock(self) -> str | None:
+        """Let no more time count until the next request; say which limit was broken by now."""
+        with self._lock:
+            self._deadline = math.inf
+            return self._broken_limit
 
     def end(self) -> None:
         """Kill the process and wait for it to be gone."""
-        self._rest()
+        self.stop_clock()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
@@ -124,9 +124,9 @@ class WorkerProcess:
         """Kill the process when it has been silent, or busy, for longer than allowed."""
         with self._lock:
             now = time.monotonic()
-            if now > self._deadline and self.broken_limit is None:
+            if now > self._deadline and self._broken_limit is None:
                 is_over = self._asked and now >= self._asked + self._limits.seconds
-                self.broken_limit = "seconds" if is_over else "stall_seconds"
+                self._broken_limit = "seconds" if is_over else "stall_seconds"
                 self._process.kill()
 
     def cause_of_death(self) -> str:
@@ -156,10 +156,6 @@ class WorkerProcess:
         if not isinstance(header, dict):
             raise WorkerDied
         return header
-
-    def _rest(self) -> None:
-        with self._lock:
-            self._deadline = math.inf
 
 
 def _environment() -> dict[str, str]:

@@ -93,14 +93,16 @@ def decode_many(
     """
     ahead = in_flight or 2 * workers
     pending: deque[Future[Decoded | Failed]] = deque()
-    # The pool closes first: no thread waits for a worker any more when threads are joined.
-    with ThreadPoolExecutor(workers) as threads, _Pool(command, limits) as pool:
-        for request in requests:
-            pending.append(threads.submit(pool.run, request))
-            if len(pending) >= ahead:
+    with _Pool(command, limits) as pool, ThreadPoolExecutor(workers) as threads:
+        try:
+            for request in requests:
+                pending.append(threads.submit(pool.run, request))
+                if len(pending) >= ahead:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        finally:
+            pool.stop()  # before the threads are joined, or they would wait for their answers
 
 
 class _Pool:
@@ -119,11 +121,16 @@ class _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watcher.join()
+        for worker in self._workers:
+            worker.end()
+
+    def stop(self) -> None:
+        """Kill all workers, so that every thread that waits for one goes on."""
         with self._lock:
             self._closed.set()
             for worker in self._workers:
                 worker.kill()
-        self._watcher.join()
 
     def run(self, request: Request) -> Decoded | Failed:
         """Have a file decoded by this thread's worker; a dead one is replaced first."""
@@ -132,7 +139,8 @@ class _Pool:
             worker = self._own.worker = self._replaced(worker)
         try:
             result = _answered(request, worker, self._limits)
-            worker.finish()
+            if worker.stop_clock():  # late by less than the watcher could see
+                worker.end()
             return result
         except WorkerDied:
             error = _death(request, worker, self._limits)
@@ -193,10 +201,11 @@ def _decoded(
 
 
 def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
-    if worker.broken_limit == "seconds":
+    broken_limit = worker.stop_clock()
+    if broken_limit == "seconds":
         reason = f"decoding it took more than {limits.seconds:g} s (Limits.seconds)"
         return VideoLimitError(request.path, reason)
-    if worker.broken_limit == "stall_seconds":
+    if broken_limit == "stall_seconds":
         reason = f"decoding it made no progress for {limits.stall_seconds:g} s"
         return VideoLimitError(request.path, f"{reason} (Limits.stall_seconds)")
     return DecoderDiedError(request.path, f"the decoder {worker.cause_of_death()} on it")
