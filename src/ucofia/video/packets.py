@@ -208,7 +208,7 @@ def _moving_pictures(path: Path, container: Any) -> Any:
     cover = Disposition.attached_pic | Disposition.timed_thumbnails
     streams = [s for s in container.streams.video if not s.disposition & cover]
     if not streams:
-        kinds = ", ".join(sorted({s.type for s in container.streams})) or "nothing"
+        kinds = ", ".join(sorted({s.type for s in container.streams})) or "an empty container"
         raise NotAVideoError(path, f"it has no moving pictures, only {kinds}")
     best = container.streams.best("video")
     stream = next((s for s in streams if best is not None and s.index == best.index), streams[0])
