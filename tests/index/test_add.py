@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from fakes import clip, colour_model
+
 from ucofia.errors import SettingError, UnreadableVideoError
 from ucofia.index import encode, ingest
 from ucofia.index.index import Index

@@ -1,4 +1,4 @@
-"""Verbs that look after an index: index, info."""
+"""Verbs that look after an index: index, info, remove, verify, compact, export."""
 
 import time
 from pathlib import Path
@@ -70,6 +70,78 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
         return 0
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<20} {value}")
+    return 0
+
+
+@app.command()
+def remove(
+    paths: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
+    index: IndexOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Take videos out of an index. The files themselves stay untouched."""
+    from ucofia.index.index import Index
+
+    count = Index.open(index_here(index)).remove(paths)
+    print(as_json({"removed": count}) if json else f"{count} removed")
+    return 0
+
+
+@app.command()
+def verify(index: IndexOption = None, json: JsonOption = False) -> int:
+    """Read the whole index and compare it with its checksums. Ends with code 1 on damage."""
+    from ucofia.index.index import Index
+
+    opened = Index.open(index_here(index))
+    damage = opened.verify()
+    if json:
+        print(as_json({"segments": len(opened), "damage": damage}))
+    else:
+        print(f"{len(opened)} segments, {len(damage)} damaged")
+        for line in damage:
+            print(f"  {line}")
+    return 1 if damage else 0
+
+
+@app.command()
+def compact(index: IndexOption = None, json: JsonOption = False) -> int:
+    """Make an index small and quick again after many changes, and balance its bank anew."""
+    from ucofia.index.index import Index
+
+    opened = Index.open(index_here(index))
+    before = opened.info()["size_bytes"]
+    with progress_bar(quiet=json) as progress:
+        opened.compact(progress=progress)
+    after = opened.info()["size_bytes"]
+    sizes = {"before_bytes": before, "after_bytes": after}
+    print(as_json(sizes) if json else f"{before} -> {after} bytes")
+    return 0
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help=".csv, .jsonl or .parquet; with --text a folder.")],
+    index: IndexOption = None,
+    text: Annotated[str | None, typer.Option(help="Cut short clips of this text's hits.")] = None,
+    top: Annotated[int, typer.Option(help="How many clips.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 6.0,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> int:
+    """Write the index as a table, or clips around the best second of a text's hits.
+
+    Examples: ucofia export index.csv; ucofia export clips/ --text "a dog jumps"
+    """
+    from ucofia.index.export import cut
+    from ucofia.index.index import Index
+
+    opened = Index.open(index_here(index), device=device)
+    if text is None:
+        rows = opened.export(out)
+        print(as_json({"rows": rows, "out": str(out)}) if json else f"{rows} rows in {out}")
+        return 0
+    clips = [str(cut(hit, out, seconds=seconds)) for hit in opened.search(text, top=top)]
+    print(as_json(clips) if json else "\n".join(clips))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Verbs that ask an index: search."""
+"""Verbs that ask an index: search, describe, similar."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +33,10 @@ def search(
     min_confidence: Annotated[
         float | None, typer.Option(help="Leave out what is less sure, from 0 to 1.")
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Write a picture (.png) or the numbers (.json) of why, per hit."),
+    ] = None,
     queries: Annotated[
         Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
     ] = None,
@@ -57,6 +61,8 @@ def search(
         answers = [
             [h for h in hits if (h.confidence or 0.0) >= min_confidence] for hits in answers
         ]
+    if explain is not None:
+        _explain([hit for hits in answers for hit in hits], explain)
     if json:
         print(as_json(answers[0] if queries is None else dict(zip(texts, answers, strict=True))))
     else:
@@ -68,6 +74,55 @@ def search(
     if not matches:
         talk("nothing in this index matches" if len(opened) else "this index is empty")
     return 0 if matches else NO_MATCH
+
+
+@app.command()
+def describe(
+    video: Annotated[Path, typer.Argument(help="A video, in the index or not.")],
+    index: IndexOption = None,
+    texts: Annotated[
+        Path | None, typer.Option(help="A file with one text per line. Default: the bank's.")
+    ] = None,
+    top: TopOption = 10,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> int:
+    """Find the words that fit a video, from a file of texts or from the bank."""
+    from ucofia.index.index import Index
+
+    opened = Index.open(index_here(index), device=device)
+    chosen = None if texts is None else _lines(texts)
+    hits = opened.describe(video, chosen, top=top)
+    if json:
+        print(as_json(hits))
+        return 0
+    for number, hit in enumerate(hits, 1):
+        print(f"{number:>3}  {hit.score:8.2f}  {hit.text}")
+    return 0
+
+
+@app.command()
+def similar(
+    example: Annotated[Path, typer.Argument(help="A video or a picture, in the index or not.")],
+    index: IndexOption = None,
+    top: TopOption = 10,
+    under: UnderOption = None,
+    min_seconds: MinOption = None,
+    max_seconds: MaxOption = None,
+    since: SinceOption = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> int:
+    """Find videos like a video or picture."""
+    from ucofia.index.index import Index
+
+    filters = filters_of(under, min_seconds, max_seconds, since)
+    hits = Index.open(index_here(index), device=device).similar(example, top=top, filters=filters)
+    if json:
+        print(as_json(hits))
+    else:
+        print_hits(hits)
+    return 0 if hits else NO_MATCH
 
 
 def print_hits(hits: "list[Hit]") -> None:
@@ -108,5 +163,21 @@ def _texts(text: str | None, queries: Path | None) -> list[str]:
         raise typer.BadParameter("give a TEXT, or a file with --queries", param_hint="TEXT")
     if queries is None:
         return [text or ""]
-    lines = [line.strip() for line in queries.read_text().splitlines()]
+    return _lines(queries)
+
+
+def _lines(path: Path) -> list[str]:
+    from ucofia.errors import SettingError
+
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"it cannot be read as a text file ({error})"
+        raise SettingError("file of texts", str(path), rule) from error
     return [line for line in lines if line]
+
+
+def _explain(hits: "list[Hit]", path: Path) -> None:
+    for number, hit in enumerate(hits, 1):
+        name = path if len(hits) == 1 else path.with_stem(f"{path.stem}-{number}")
+        talk(f"why: {hit.explain().save(name)}")

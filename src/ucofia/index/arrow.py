@@ -73,6 +73,7 @@ def schema(settings: IndexSettings) -> pa.Schema:
         ("frames", vectors(pa.float16(), frames * width)),
         ("patches", vectors(pa.float16(), settings.patches * width)),
         ("patch_positions", pa.list_(pa.int16())),
+        ("grid_patches", pa.int32()),
         ("thumbnails", pa.list_(pa.binary())),
         ("checksum", pa.int64()),
     ]
@@ -105,7 +106,7 @@ def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:
     }
     for name in ("number", "start_second", "end_second", "duration_seconds", "frame_seconds"):
         columns[name] = [getattr(row, name) for row in rows]
-    for name in ("voting_frames", "thumbnails"):
+    for name in ("voting_frames", "thumbnails", "grid_patches"):
         columns[name] = [getattr(row, name) for row in rows]
     for name in ("video", "frames", "patches"):
         columns[name] = np.stack([getattr(row, name).reshape(-1) for row in rows])
@@ -137,6 +138,7 @@ def rows_of(table: Table, settings: IndexSettings) -> Iterator[SegmentRow]:
             frames=heavy["frames"][at],
             patches=heavy.get("patches", none)[at],
             patch_positions=positions.reshape(settings.frames, -1),
+            grid_patches=values["grid_patches"],
             thumbnails=tuple(values["thumbnails"]),
         )
 
@@ -158,6 +160,7 @@ def checksum(row: SegmentRow) -> int:
         *(row.file.path, row.file.size_bytes, row.file.mtime_ns, row.file.content_hash),
         *(row.number, row.start_second, row.end_second, row.duration_seconds),
         *(row.frame_seconds, row.voting_frames, row.patch_positions.flatten().tolist()),
+        row.grid_patches,
     )
     digest.update(repr(light).encode())
     for array in (row.video, row.frames, row.patches):

@@ -42,8 +42,8 @@ def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:
     return VideoBatch(torch.from_numpy(pixels), torch.from_numpy(mask))
 
 
-def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array]:
-    """Encode videos, and say which patch of its frame's grid each kept patch is."""
+def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array, int]:
+    """Encode videos; also say which patch each kept one is, and of how many in its frame."""
     config = model.config
     saliencies: list[Tensor] = []
     original = model.saliency
@@ -61,9 +61,9 @@ def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array]:
     finally:
         del model.__dict__["saliency"]
     if not saliencies:
-        return features, np.zeros((*batch.mask.shape, 0), dtype=np.int16)
+        return features, np.zeros((*batch.mask.shape, 0), dtype=np.int16), 0
     chosen = top_patches(saliencies[0][..., 1:], k=config.selected_patches)
-    return features, chosen.cpu().numpy().astype(np.int16)
+    return features, chosen.cpu().numpy().astype(np.int16), saliencies[0].shape[-1] - 1
 
 
 def rows(
@@ -72,7 +72,7 @@ def rows(
 ) -> list[SegmentRow]:
     """Encode clips, each with its file, its number there and the file's duration in seconds."""
     batch = batch_of([clip for *_, clip in clips], frames=model.config.frames)
-    features, positions = encode(model, batch)
+    features, positions, grid_patches = encode(model, batch)
     halves = {
         "video": features.video.numpy().astype(np.float16),
         # What no score looks at is stored as zeros, not as whatever the encoder made of padding.
@@ -89,6 +89,7 @@ def rows(
             frame_seconds=clip.seconds,
             voting_frames=int(features.frame_mask[at].sum()),
             patch_positions=positions[at],
+            grid_patches=grid_patches,
             thumbnails=tuple(thumbnail(crop) for crop in clip.crops),
             **{name: values[at] for name, values in halves.items()},
         )

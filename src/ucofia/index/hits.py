@@ -79,10 +79,10 @@ class Filters:
         return np.array(passed, dtype=np.int64)
 
 
-def best_second(query: Query, collection: Collection, row: int) -> float:
-    """The second of the frame that decided: the one with most weight in the finest level."""
+def best_second(query: Query | None, collection: Collection, row: int) -> float:
+    """The second of the frame that counted most, or the middle where nobody can say."""
     segment = collection.segments[row]
-    weight = frame_weights(query, collection, row)
+    weight = None if query is None else frame_weights(query, collection, row)
     if weight is None or not segment.frame_seconds:
         return (segment.start_second + segment.end_second) / 2
     return segment.frame_seconds[int(weight[: len(segment.frame_seconds)].argmax())]

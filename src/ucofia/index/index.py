@@ -6,29 +6,31 @@ belongs to the model that filled it.
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ucofia import checkpoint
-from ucofia.errors import ModelMismatchError, SettingError
-from ucofia.index import hits as found
-from ucofia.index import ingest, search
+from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
+from ucofia.index import examples, export, ingest, search
+from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.arrow import IndexSettings
-from ucofia.index.hits import Filters, Hit, Moment
+from ucofia.index.examples import TextHit
+from ucofia.index.explain import Explanation, explain
+from ucofia.index.files import is_below
+from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
-from ucofia.index.rows import Collection
-from ucofia.index.scoring import Query, queries
+from ucofia.index.rows import Array, Collection
+from ucofia.index.scoring import Query, Scores, queries
 from ucofia.index.search import TOP, Ranking
 from ucofia.index.store import Store, turn
 from ucofia.model import Model
-from ucofia.types import Progress
+from ucofia.types import Progress, VideoFeatures
 from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
-
-MOMENTS = 3
 
 
 class Index:
@@ -156,15 +158,88 @@ class Index:
         """Answer many texts at once; each answer is what `search` gives for it alone."""
         if top < 1:
             raise SettingError("top", top, "it must be at least 1")
-        model, collection = self.model, self.collection()
-        with torch.inference_mode():
-            encoded = model.encode_text(model.tokenize(texts))
+        collection = self.collection()
         among = filters.rows(collection)
-        answers = []
-        for query in queries(model, encoded):
-            ranking = _ranking(query, collection, top=top, among=among, grouped=grouped)
-            answers.append(self._hits(query, collection, ranking, top, grouped))
-        return answers
+        return [
+            self._answer(text, query, collection, among, top=top, exact=exact, grouped=grouped)
+            for text, query in zip(texts, self._queries(texts), strict=True)
+        ]
+
+    def describe(
+        self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
+    ) -> list[TextHit]:
+        """Find the texts that fit a video, best first; by default those of the bank."""
+        chosen = self.bank_texts() if texts is None else texts
+        if not chosen:
+            raise SettingError("texts", [], "this index has no bank; give texts to choose from")
+        return examples.describe(self.model, self._features(video), chosen, top=top)
+
+    def similar(
+        self,
+        example: Path | str,
+        *,
+        top: int = TOP,
+        filters: Filters = Filters(),  # noqa: B008 - frozen
+    ) -> list[Hit]:
+        """Find videos like a video or picture, best first; not the video itself."""
+        collection = self.collection()
+        total, levels = examples.likeness(self._features(example), collection)
+        place = str(Path(example).expanduser().absolute())
+        among = filters.rows(collection)
+        rows = np.arange(len(collection)) if among is None else among
+        rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
+        scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
+
+        def rank(wanted: int) -> Ranking:
+            return search.best(collection, rows, scores, top=wanted)
+
+        ranking = rank_videos(rank, collection, top=top)
+        return hits_of(None, collection, ranking, with_moments=False)
+
+    def explain(self, text: str, segment: str) -> Explanation:
+        """Show why a segment, named by its id, got its score for a text."""
+        collection = self.collection()
+        row = collection.row_of_segment.get(segment)
+        if row is None:
+            raise NotInIndexError(self.path, segment)
+        return self._explain(text, self._queries([text])[0], collection, row, None)
+
+    def remove(self, paths: Path | str | Sequence[Path | str]) -> int:
+        """Forget files, or all files below folders; counts them. The files stay untouched."""
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        places = [str(Path(path).expanduser().absolute()) for path in given]
+        with turn(self.path):
+            self._store.refresh()
+            known = self._store.files()
+            gone = sorted(path for path in known if is_below(path, places))
+            for place in places:
+                if not any(is_below(path, [place]) for path in gone):
+                    raise NotInIndexError(self.path, place)
+            self._store.remove(gone)
+        return len(gone)
+
+    def verify(self) -> list[str]:
+        """Read everything, and list what is not as it was written; empty when all is well."""
+        self._store.refresh()
+        try:
+            return [f"{name} is not what was written" for name in self._store.wrong_checksums()]
+        except DamagedIndexError as error:
+            return [error.problem]
+
+    def compact(self, *, progress: Progress | None = None) -> None:
+        """Join small files, drop what was deleted, and balance the bank anew."""
+        with turn(self.path):
+            self._store.refresh()
+            self._store.compact()
+
+    def export(self, path: Path | str) -> int:
+        """Write all segments as .parquet (with vectors), .csv or .jsonl; counts them."""
+        self._store.refresh()
+        return export.write_table(self._store, Path(path))
+
+    def bank_texts(self) -> list[str]:
+        """The texts that the index is balanced against."""
+        return []
 
     def info(self) -> dict[str, Any]:
         """Say what the index holds."""
@@ -191,41 +266,51 @@ class Index:
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
 
-    def _hits(
-        self, query: Query, collection: Collection, ranking: Ranking, top: int, grouped: bool
-    ) -> list[Hit]:
-        rows = ranking.rows.tolist()
-        groups: dict[object, list[int]] = {}
-        for at, row in enumerate(rows):
-            key = collection.segments[row].path if grouped else row
-            groups.setdefault(key, []).append(at)
-        best = list(groups.values())[:top]
-        return [self._hit(query, collection, ranking, members) for members in best]
+    def _queries(self, texts: Sequence[str]) -> list[Query]:
+        with torch.inference_mode():
+            return queries(self.model, self.model.encode_text(self.model.tokenize(texts)))
 
-    def _hit(
-        self, query: Query, collection: Collection, ranking: Ranking, members: Sequence[int]
-    ) -> Hit:
-        at, row = members[0], int(ranking.rows[members[0]])
-        segment = collection.segments[row]
-        biases = {name: float(values[row]) for name, values in collection.biases.items()}
-        levels = {
-            name: float(values[at]) + biases.get(name, 0.0)
-            for name, values in ranking.scores.levels.items()
-        }
-        return Hit(
-            path=segment.path,
-            score=float(ranking.scores.total[at]),
-            confidence=None,
-            is_match=None,
-            levels=levels,
-            biases=biases,
-            start_second=segment.start_second,
-            end_second=segment.end_second,
-            best_second=found.best_second(query, collection, row),
-            segment=segment.id,
-            moments=tuple(
-                _moment(query, collection, ranking, other) for other in members[1 : 1 + MOMENTS]
-            ),
+    def _features(self, video: Path | str) -> VideoFeatures:
+        collection = self.collection()
+        segment = self.settings.segment
+        return examples.features_of(video, self.model, collection, segment=segment)
+
+    def _answer(
+        self,
+        text: str,
+        query: Query,
+        collection: Collection,
+        among: Array | None,
+        *,
+        top: int,
+        exact: bool,
+        grouped: bool,
+    ) -> list[Hit]:
+        def rank(wanted: int) -> Ranking:
+            return search.brute_force(query, collection, top=wanted, among=among)
+
+        return hits_of(
+            query,
+            collection,
+            rank_videos(rank, collection, top=top) if grouped else rank(top),
+            with_moments=grouped,
+            explainer=partial(self._explain, text, query, collection),
+        )
+
+    def _explain(
+        self,
+        text: str,
+        query: Query,
+        collection: Collection,
+        row: int,
+        confidence: float | None,
+    ) -> Explanation:
+        stored = self._store.row(collection.segments[row].id)
+        if stored is None:
+            raise NotInIndexError(self.path, collection.segments[row].path)
+        words = self.model.backbone.words_of(text, length=self.model.config.words)
+        return explain(
+            query, collection, row, text=text, words=words, stored=stored, confidence=confidence
         )
 
     def _require_same(self, model: Model) -> None:
@@ -234,28 +319,3 @@ class Index:
             built = f"{self.settings.model} ({self.settings.fingerprint})".strip()
             loaded = f"{getattr(model, 'source', '') or 'another'} ({fingerprint})"
             raise ModelMismatchError(self.path, built, loaded)
-
-
-def _ranking(
-    query: Query, collection: Collection, *, top: int, among: Any, grouped: bool
-) -> Ranking:
-    """Rank until there are enough videos, however many segments of one lie in front."""
-    wanted = top
-    while True:
-        ranking = search.brute_force(query, collection, top=wanted, among=among)
-        videos = {collection.segments[row].path for row in ranking.rows.tolist()}
-        if not grouped or len(videos) >= top or len(ranking.rows) < wanted:
-            return ranking
-        wanted *= 4
-
-
-def _moment(query: Query, collection: Collection, ranking: Ranking, at: int) -> Moment:
-    row = int(ranking.rows[at])
-    segment = collection.segments[row]
-    return Moment(
-        segment=segment.id,
-        score=float(ranking.scores.total[at]),
-        start_second=segment.start_second,
-        end_second=segment.end_second,
-        best_second=found.best_second(query, collection, row),
-    )

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class SegmentRow:
     frames: Float[Array, "f d"]
     patches: Float[Array, "p d"]
     patch_positions: Array  # [frames, kept patches]: which patch of the frame's grid each one is
+    grid_patches: int  # how many patches a frame has; a square number when they form a square
     thumbnails: tuple[bytes, ...]  # JPEG, what the model saw of each real frame
 
     @property
@@ -147,6 +149,19 @@ class Collection:
 
     def __len__(self) -> int:
         return len(self.video)
+
+    @cached_property
+    def rows_of_path(self) -> dict[str, list[int]]:
+        """The rows of every video."""
+        found: dict[str, list[int]] = {}
+        for row, segment in enumerate(self.segments):
+            found.setdefault(segment.path, []).append(row)
+        return found
+
+    @cached_property
+    def row_of_segment(self) -> dict[str, int]:
+        """The row of every segment by its id."""
+        return {segment.id: row for row, segment in enumerate(self.segments)}
 
     def features(self, rows: Array, *, device: torch.device | str = "cpu") -> VideoFeatures:
         """Return the vectors of some rows in single precision."""

@@ -99,6 +99,20 @@ class Store:
         """List what is known about every segment besides its vectors."""
         return arrow.infos_of(self._read(list(arrow.LIGHT)))
 
+    @property
+    def schema(self) -> Any:
+        """Columns of the segments, as Arrow names them."""
+        return self._segments.schema
+
+    def table(self, columns: Sequence[str]) -> Table:
+        """Read some light columns of all segments."""
+        return self._read(columns)
+
+    def batches(self) -> Iterator[Any]:
+        """Read all columns, a few rows at a time."""
+        with _reading(self.path):
+            yield from self._segments.scanner(batch_size=64, batch_readahead=1).to_batches()
+
     def rows(self, where: str | None = None) -> Iterator[SegmentRow]:
         """Read whole rows, a few at a time."""
         with _reading(self.path):
@@ -116,7 +130,7 @@ class Store:
 
     def wrong_checksums(self) -> Iterator[str]:
         """Name the segments whose row is not what was written."""
-        for batch in self._segments.scanner(batch_size=64, batch_readahead=1).to_batches():
+        for batch in self.batches():
             table = pa.Table.from_batches([batch])
             stored = table.column("checksum").to_pylist()
             for row, expected in zip(arrow.rows_of(table, self.settings), stored, strict=True):

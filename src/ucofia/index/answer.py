@@ -1,0 +1,89 @@
+"""From ranked segments to hits: one per video, with its best moments."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from ucofia.index.explain import Explanation
+from ucofia.index.hits import Hit, Moment, best_second
+from ucofia.index.rows import Array, Collection
+from ucofia.index.scoring import Query, score
+from ucofia.index.search import Ranking, best
+
+MOMENTS = 3
+SEGMENTS_LOOKED_AT = 256  # of one video, when its other moments are looked for
+
+Rank = Callable[[int], Ranking]  # how many segments -> the best of them
+
+
+def rank_videos(rank: Rank, collection: Collection, *, top: int) -> Ranking:
+    """Rank until there are enough videos, however many segments of one lie in front."""
+    wanted = top
+    while True:
+        ranking = rank(wanted)
+        rows = ranking.rows.tolist()
+        first_of_video: dict[str, int] = {}
+        for at, row in enumerate(rows):
+            first_of_video.setdefault(collection.segments[row].path, at)
+        if len(first_of_video) >= top or len(rows) < wanted:
+            kept = np.array(list(first_of_video.values())[:top], dtype=np.int64)
+            return Ranking(ranking.rows[kept], ranking.scores[kept], ranking.scored)
+        wanted *= 4
+
+
+def hits_of(
+    query: Query | None,
+    collection: Collection,
+    ranking: Ranking,
+    *,
+    with_moments: bool,
+    confidence: Callable[[int, float], tuple[float, bool]] | None = None,
+    explainer: Callable[[int, float | None], Explanation] | None = None,
+) -> list[Hit]:
+    """Turn ranked rows into hits."""
+    hits = []
+    for at, row in enumerate(ranking.rows.tolist()):
+        segment = collection.segments[row]
+        total = float(ranking.scores.total[at])
+        biases = {n: float(v[row]) for n, v in collection.biases.items() if query is not None}
+        sure, is_match = confidence(row, total) if confidence else (None, None)
+        hits.append(
+            Hit(
+                path=segment.path,
+                score=total,
+                confidence=sure,
+                is_match=is_match,
+                levels={
+                    name: float(values[at]) + biases.get(name, 0.0)
+                    for name, values in ranking.scores.levels.items()
+                },
+                biases=biases,
+                start_second=segment.start_second,
+                end_second=segment.end_second,
+                best_second=best_second(query, collection, row),
+                segment=segment.id,
+                moments=_moments(query, collection, row) if with_moments else (),
+                explainer=partial(explainer, row, sure) if explainer else None,
+            )
+        )
+    return hits
+
+
+def _moments(query: Query | None, collection: Collection, row: int) -> tuple[Moment, ...]:
+    """The next best stretches of the same video."""
+    rows = collection.rows_of_path[collection.segments[row].path]
+    others: Array = np.array([other for other in rows if other != row][:SEGMENTS_LOOKED_AT], int)
+    if query is None or not len(others):
+        return ()
+    ranking = best(collection, others, score(query, collection, others), top=MOMENTS)
+    return tuple(
+        Moment(
+            segment=collection.segments[other].id,
+            score=float(ranking.scores.total[at]),
+            start_second=collection.segments[other].start_second,
+            end_second=collection.segments[other].end_second,
+            best_second=best_second(query, collection, other),
+        )
+        for at, other in enumerate(ranking.rows.tolist())
+    )

@@ -1,0 +1,118 @@
+"""Videos and pictures as questions: texts for a video, and videos like it.
+
+A video that the index holds is taken from there; any other file is decoded and encoded for the
+occasion and not kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image, UnidentifiedImageError
+
+from ucofia.errors import EmptyInputError, UnreadableVideoError
+from ucofia.index import encode
+from ucofia.index.rows import Array, Collection
+from ucofia.model import Model
+from ucofia.types import VideoFeatures
+from ucofia.video.crop import crop
+from ucofia.video.sample import Sampling, Segment
+from ucofia.video.sandbox import Clip, Failed, Request, decode_many
+
+PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
+BLOCK = 512
+TEXTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class TextHit:
+    """A text that fits a video."""
+
+    text: str
+    score: float
+    levels: dict[str, float]
+
+
+def features_of(
+    path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
+) -> VideoFeatures:
+    """Return the vectors of a video or picture, one row per segment."""
+    place = str(Path(path).expanduser().absolute())
+    if collection is not None:
+        rows = collection.rows_of_path.get(place)
+        if rows:
+            return collection.features(np.array(rows), device=model.device)
+    clips = [_picture(place, model)] if _is_picture(place) else _clips(place, model, segment)
+    batch = encode.batch_of(clips, frames=model.config.frames)
+    with torch.inference_mode():
+        return model.encode_video(batch.to(model.device))
+
+
+def describe(
+    model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int
+) -> list[TextHit]:
+    """Rank texts for a video; of several segments the best one speaks for a text."""
+    if not texts:
+        raise EmptyInputError("text", [0])
+    found: list[TextHit] = []
+    with torch.inference_mode():
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            some = texts[start : start + TEXTS_AT_ONCE]
+            levels = model.score(model.encode_text(model.tokenize(some)), video)
+            total, segment = levels.total().max(1)
+            for at, text in enumerate(some):
+                parts = {n: float(s[at, segment[at]]) for n, s in levels.scores.items()}
+                found.append(TextHit(text, float(total[at]), parts))
+    return sorted(found, key=lambda hit: (-hit.score, hit.text))[:top]
+
+
+def likeness(
+    video: VideoFeatures, collection: Collection
+) -> tuple[Float[Array, " v"], dict[str, Float[Array, " v"]]]:
+    """How alike every segment is to a video: the cosine of both, and of frames that pair up.
+
+    Every frame of the query looks for its best partner; so order and length do not matter.
+    """
+    video = video.to("cpu")
+    whole = np.full(len(collection), -np.inf, dtype=np.float32)
+    frames = whole.copy()
+    queries = video.frames[video.frame_mask]
+    owner = video.frame_mask.nonzero()[:, 0]
+    counts = video.frame_mask.sum(1).float()
+    with torch.inference_mode():
+        for start, stop, block in collection.video.blocks(BLOCK):
+            part = torch.from_numpy(block).float()[:, 0] @ video.video.mT
+            whole[start:stop] = part.amax(1).numpy()
+        for start, stop, block in collection.frames.blocks(BLOCK):
+            units = torch.from_numpy(block).float()
+            sim = torch.einsum("vfd,qd->vfq", units, queries)
+            mask = torch.from_numpy(collection.frame_mask[start:stop])
+            best = sim.masked_fill(~mask[..., None], -2.0).amax(1)
+            paired = torch.zeros(stop - start, len(video)).index_add_(1, owner, best) / counts
+            frames[start:stop] = paired.amax(1).numpy()
+    return (whole + frames) / 2, {"video": whole, "frame": frames}
+
+
+def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
+    sampling = Sampling(frames=model.config.frames, segment=segment)
+    request = Request(path=place, pixels=encode.pixel_spec(model), sampling=sampling)
+    result = next(decode_many([request]))
+    if isinstance(result, Failed):
+        raise result.error
+    return list(result.clips)
+
+
+def _is_picture(place: str) -> bool:
+    return Path(place).suffix.lower() in PICTURES
+
+
+def _picture(place: str, model: Model) -> Clip:
+    try:
+        with Image.open(place) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise UnreadableVideoError(place, f"it cannot be read as a picture ({error})") from error
+    return Clip(0.0, 0.0, (0.0,), crop(pixels, encode.pixel_spec(model).size)[None])

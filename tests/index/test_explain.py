@@ -1,0 +1,101 @@
+"""The evidence adds up, and points at the right second and the right corner."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import COLOURS, SIZE, clip, colour_model
+from PIL import Image
+
+from ucofia.errors import NotInIndexError
+from ucofia.index.index import Index
+from ucofia.presets import CLIP_STRAIGHT, ZERO_SHOT
+from ucofia.video.write import write_mp4
+
+
+@pytest.fixture
+def corner(tmp_path: Path) -> Path:
+    """Black, and for a moment a yellow square in the lower right."""
+    frames = []
+    for at in range(24):
+        frame = np.full((3, 4 * SIZE, 4 * SIZE), 10, dtype=np.uint8)
+        if 12 <= at < 18:
+            frame[:, 3 * SIZE :, 3 * SIZE :] = np.array(COLOURS["yellow"])[:, None, None]
+        frames.append(frame)
+    path = tmp_path / "videos" / "corner.mp4"
+    path.parent.mkdir()
+    write_mp4(path, frames, frames_per_second=6)
+    return path
+
+
+@pytest.fixture
+def index(tmp_path: Path, corner: Path) -> Index:
+    clip(tmp_path / "videos" / "red.mp4", ["red"])
+    # Every patch is kept: the choice of an untrained model is not what these tests are about.
+    index = Index.create(tmp_path / "index", colour_model(replace(ZERO_SHOT, selected_patches=16)))
+    index.add(tmp_path / "videos")
+    return index
+
+
+def test_levels_and_biases_add_up_to_the_score(index: Index) -> None:
+    hit = index.search("a yellow square")[0]
+    why = hit.explain()
+    assert why.score == pytest.approx(hit.score)
+    assert sum(part.contribution for part in why.levels) == pytest.approx(hit.score, abs=1e-4)
+
+
+def test_the_word_points_at_its_corner_and_second(index: Index) -> None:
+    hit = index.search("a yellow square")[0]
+    why = hit.explain()
+    assert Path(hit.path).stem == "corner"
+    assert 2.0 <= hit.best_second < 3.0
+    yellow = next(word for word in why.words if word.word == "yellow")
+    assert (yellow.patches[0].row, yellow.patches[0].column, why.grid) == (3, 3, 4)
+    assert 2.0 <= yellow.patches[0].second < 3.0
+    assert yellow.weight == max(word.weight for word in why.words)
+
+
+def test_weights_of_frames_and_words_sum_to_one(index: Index) -> None:
+    why = index.search("a yellow square")[0].explain()
+    assert sum(frame.weight for frame in why.frames) == pytest.approx(1)
+    assert sum(word.weight for word in why.words) == pytest.approx(1)
+    assert len(why.frames) == len(why.thumbnails) == 12
+
+
+def test_the_picture_shows_the_lit_patch(index: Index, tmp_path: Path) -> None:
+    path = index.search("yellow")[0].explain().save(tmp_path / "why.png")
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    bright_yellow = (pixels[..., 0] > 180) & (pixels[..., 1] > 150) & (pixels[..., 2] < 110)
+    assert bright_yellow.sum() > 500
+    assert pixels.shape[1] == 1200
+
+
+def test_the_numbers_are_json(index: Index, tmp_path: Path) -> None:
+    path = index.search("yellow")[0].explain().save(tmp_path / "why.json")
+    values = json.loads(path.read_text())
+    assert values["words"][0]["patches"][0]["row"] == 3
+    total = sum(part["contribution"] for part in values["levels"])
+    assert total == pytest.approx(values["score"], abs=1e-4)
+
+
+def test_an_explanation_needs_no_file(index: Index, corner: Path) -> None:
+    hit = index.search("yellow")[0]
+    corner.unlink()
+    assert hit.explain().thumbnails[0][:2] == b"\xff\xd8"
+    assert index.explain("yellow", hit.segment).score == hit.score
+
+
+def test_an_unknown_segment_is_an_error(index: Index) -> None:
+    with pytest.raises(NotInIndexError, match="nothing_like_it is not in the index"):
+        index.explain("yellow", "nothing_like_it")
+
+
+def test_a_model_of_one_level_explains_itself_too(tmp_path: Path, corner: Path) -> None:
+    index = Index.create(tmp_path / "straight", colour_model(CLIP_STRAIGHT))
+    index.add(corner)
+    why = index.search("yellow black")[0].explain()
+    assert [part.name for part in why.levels] == ["video"]
+    assert why.words[0].patches == ()
+    why.save(tmp_path / "why.png")

@@ -1,0 +1,200 @@
+"""What happens to an index when disks, folders, versions and other writers misbehave."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import lance
+import numpy as np
+import pytest
+from fakes import clip, colour_model
+from forked import Nursery
+
+from ucofia.errors import (
+    DamagedIndexError,
+    ForeignFolderError,
+    IndexWriteError,
+    ModelMismatchError,
+    NewerFormatError,
+    NoIndexError,
+    SettingError,
+)
+from ucofia.index.arrow import SETTINGS_KEY
+from ucofia.index.index import Index
+from ucofia.presets import CLIP_STRAIGHT
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    for colour in ("red", "green", "blue"):
+        clip(root / "videos" / f"{colour}.mp4", [colour], seconds_each=0.5)
+    Index.create(root / "index", colour_model()).add(root / "videos")
+    return root
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "index", tmp_path / "index")
+    return tmp_path / "index"
+
+
+def test_an_index_opens_as_it_was_closed(folder: Path) -> None:
+    index = Index.open(folder, colour_model())
+    assert len(index) == 3
+    assert index.verify() == []
+    assert Path(index.search("blue")[0].path).stem == "blue"
+
+
+def _is_mapped(array: object) -> bool:
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+def test_vectors_are_mapped_and_equal_to_what_lance_reads(folder: Path) -> None:
+    collection = Index.open(folder, colour_model()).collection()
+    assert all(_is_mapped(piece) for piece in collection.patches.pieces)
+    table = lance.dataset(str(folder / "segments.lance")).to_table()
+    for name in ("video", "frames", "patches"):
+        read = np.stack([np.array(row.as_py(), np.float16) for row in table[name]])
+        column = getattr(collection, name)
+        mapped = column.take(np.arange(len(table))).reshape(len(table), -1)
+        np.testing.assert_array_equal(mapped, read)
+
+
+def test_mapping_follows_deleted_rows(folder: Path, made: Path) -> None:
+    index = Index.open(folder, colour_model())
+    before = {hit.path: hit.score for hit in index.search("green")}
+    index.remove(made / "videos" / "red.mp4")
+    after = {hit.path: hit.score for hit in index.search("green")}
+    assert after == {path: s for path, s in before.items() if not path.endswith("red.mp4")}
+
+
+def test_no_index_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(NoIndexError, match="Make one: ucofia index FOLDER"):
+        Index.open(tmp_path / "nothing")
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    for attempt in (Index.open, lambda path: Index.create(path, colour_model())):
+        with pytest.raises(ForeignFolderError, match="not empty and not an index"):
+            attempt(tmp_path)
+    assert os.listdir(tmp_path) == ["letter.txt"]
+
+
+def test_a_newer_format_is_refused_with_advice(folder: Path) -> None:
+    dataset = lance.dataset(str(folder / "segments.lance"))
+    settings = json.loads(dataset.schema.metadata[SETTINGS_KEY])
+    dataset.update_schema_metadata({SETTINGS_KEY.decode(): json.dumps(settings | {"format": 99})})
+    with pytest.raises(NewerFormatError, match=r"format 99.*pip install --upgrade ucofia"):
+        Index.open(folder)
+
+
+def test_another_model_is_refused(folder: Path) -> None:
+    with pytest.raises(ModelMismatchError, match="their vectors cannot be compared"):
+        Index.open(folder, colour_model(CLIP_STRAIGHT))
+
+
+def test_an_index_of_a_nameless_model_wants_the_model(folder: Path) -> None:
+    index = Index.open(folder)
+    assert index.info()["videos"] == 3
+    with pytest.raises(SettingError, match=r"pass it: Index.open\(path, model\)"):
+        index.search("red")
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted((folder / "segments.lance" / "data").glob("*.lance"))
+
+
+def test_verify_finds_every_flipped_byte_of_the_vectors(folder: Path) -> None:
+    file = _data_files(folder)[0]
+    raw = bytearray(file.read_bytes())
+    collection = Index.open(folder, colour_model()).collection()
+    start = bytes(raw).find(collection.patches.pieces[0].tobytes())
+    assert start > 0
+    del collection
+    raw[start + 1000] ^= 1
+    file.write_bytes(raw)
+    damage = Index.open(folder, colour_model()).verify()
+    assert len(damage) == 1
+    assert "is not what was written" in damage[0]
+
+
+def test_a_truncated_file_is_damage_not_a_crash(folder: Path) -> None:
+    file = _data_files(folder)[0]
+    file.write_bytes(file.read_bytes()[:-200])
+    index = Index.open(folder, colour_model())
+    with pytest.raises(DamagedIndexError, match="your videos are untouched"):
+        index.search("red")
+    assert index.verify() != []
+
+
+def test_a_missing_file_is_damage(folder: Path) -> None:
+    _data_files(folder)[0].unlink()
+    index = Index.open(folder, colour_model())
+    with pytest.raises(DamagedIndexError):
+        index.search("red")
+    assert index.verify() != []
+
+
+def test_a_full_disk_is_one_clear_error_and_harms_nothing(
+    folder: Path, tmp_path: Path, nursery: Nursery
+) -> None:
+    clip(tmp_path / "more" / "white.mp4", ["white"])
+    pid = nursery.start(
+        index=str(folder),
+        videos=str(tmp_path / "more"),
+        answer=str(tmp_path / "answer"),
+        file_bytes=2000,
+    )
+    assert nursery.wait(pid) == 0
+    said = (tmp_path / "answer").read_text()
+    assert "could not be written" in said
+    assert "What was committed before is unharmed" in said
+    index = Index.open(folder, colour_model())
+    assert (len(index), index.verify()) == (3, [])
+    assert index.add(tmp_path / "more").added == 1
+
+
+def test_a_folder_that_may_not_be_written_is_still_searched(folder: Path, made: Path) -> None:
+    index = Index.open(folder, colour_model())
+    (folder / ".lock").unlink(missing_ok=True)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        assert len(index.search("red")) == 3
+        if os.geteuid() != 0:  # nothing is read-only for root
+            with pytest.raises(IndexWriteError, match="get write permission"):
+                index.add(made / "videos")
+    finally:
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+
+
+def test_two_writers_take_turns_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    for number in range(6):
+        colour = ("red", "green", "blue")[number % 3]
+        clip(tmp_path / "v" / f"{number}.mp4", [colour], seconds_each=0.3 + number / 10)
+    Index.create(tmp_path / "index", colour_model())
+    job = {"index": str(tmp_path / "index"), "videos": str(tmp_path / "v")}
+    writers = [nursery.start(answer=str(tmp_path / f"answer{n}"), **job) for n in range(2)]
+    assert [nursery.wait(writer) for writer in writers] == [0, 0]
+    assert [(tmp_path / f"answer{n}").read_text() for n in range(2)] == ["done", "done"]
+    index = Index.open(tmp_path / "index", colour_model())
+    paths = [segment.path for segment in index.collection().segments]
+    assert sorted(Path(path).stem for path in paths) == list("012345")
+
+
+def test_a_reader_keeps_its_version_while_others_write(folder: Path, tmp_path: Path) -> None:
+    reader, writer = Index.open(folder, colour_model()), Index.open(folder, colour_model())
+    old = reader.collection()
+    clip(tmp_path / "more" / "white.mp4", ["white"])
+    writer.add(tmp_path / "more")
+    writer.compact()
+    assert old.features(np.arange(3)).video.isfinite().all()
+    assert len(reader.search("white")) == 4

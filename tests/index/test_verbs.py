@@ -1,0 +1,127 @@
+"""describe, similar, filters, remove, verify, compact, export."""
+
+import csv
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from fakes import COLOURS, clip, colour_model
+from PIL import Image
+
+from ucofia.errors import NotInIndexError, SettingError, UnreadableVideoError
+from ucofia.index import export
+from ucofia.index.hits import Filters
+from ucofia.index.index import Index
+from ucofia.video.decode import probe
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    clip(folder / "a" / "red.mp4", ["red"], seconds_each=2.0)
+    clip(folder / "a" / "green.mp4", ["green"], seconds_each=1.0)
+    clip(folder / "b" / "redgreen.mp4", ["red", "green"], seconds_each=2.0)
+    os.utime(folder / "a" / "red.mp4", (1e9, 1e9))
+    return folder
+
+
+@pytest.fixture
+def index(videos: Path, tmp_path: Path) -> Index:
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(videos)
+    return index
+
+
+def names(hits) -> list[str]:  # type: ignore[no-untyped-def]
+    return [Path(hit.path).stem for hit in hits]
+
+
+def test_describe_finds_the_colour_of_a_video(index: Index, videos: Path) -> None:
+    texts = ["a blue car", "a red car", "a green car"]
+    hits = index.describe(videos / "a" / "red.mp4", texts, top=2)
+    assert hits[0].text == "a red car"
+    assert len(hits) == 2
+
+
+def test_describe_takes_a_video_that_is_not_in_the_index(index: Index, tmp_path: Path) -> None:
+    path = clip(tmp_path / "new.mp4", ["blue"])
+    assert index.describe(path, ["red", "blue"])[0].text == "blue"
+    assert len(index) == 3
+
+
+def test_describe_without_texts_and_bank_says_so(index: Index, videos: Path) -> None:
+    with pytest.raises(SettingError, match="no bank; give texts"):
+        index.describe(videos / "a" / "red.mp4")
+
+
+def test_similar_finds_the_nearest_and_not_itself(index: Index, videos: Path) -> None:
+    assert names(index.similar(videos / "a" / "red.mp4")) == ["redgreen", "green"]
+
+
+def test_similar_takes_a_picture(index: Index, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), COLOURS["green"]).save(tmp_path / "green.png")
+    assert names(index.similar(tmp_path / "green.png"))[0] == "green"
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(UnreadableVideoError, match="cannot be read as a picture"):
+        index.similar(tmp_path / "bad.png")
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"min_seconds": 1.5}, {"red", "redgreen"}),
+        ({"max_seconds": 2.5}, {"red", "green"}),
+        ({"since": datetime(2020, 1, 1)}, {"green", "redgreen"}),
+    ],
+)
+def test_filters_leave_out_what_does_not_pass(
+    index: Index, filters: dict[str, object], expected: set[str]
+) -> None:
+    hits = index.search("red", filters=Filters(**filters))  # type: ignore[arg-type]
+    assert set(names(hits)) == expected
+
+
+def test_under_takes_folders_not_prefixes(index: Index, videos: Path) -> None:
+    assert names(index.search("red", filters=Filters(under=[videos / "b"]))) == ["redgreen"]
+    assert index.search("red", filters=Filters(under=[str(videos / "b")[:-1] + "x"])) == []
+
+
+def test_removed_videos_are_gone_and_the_files_stay(index: Index, videos: Path) -> None:
+    assert index.remove(videos / "a") == 2
+    assert names(index.search("red")) == ["redgreen"]
+    assert (videos / "a" / "red.mp4").exists()
+    with pytest.raises(NotInIndexError, match="is not in the index"):
+        index.remove(videos / "a")
+
+
+def test_compact_changes_no_answer_and_saves_room(index: Index, videos: Path) -> None:
+    index.remove(videos / "a" / "green.mp4")
+    index.add(videos)
+    before, size = index.search("red"), index.info()["size_bytes"]
+    index.compact()
+    assert index.search("red") == before
+    assert index.info()["fragments"] == 1
+    assert index.info()["size_bytes"] < size
+    assert index.verify() == []
+
+
+def test_an_index_exports_as_csv_and_parquet(index: Index, tmp_path: Path) -> None:
+    assert index.export(tmp_path / "all.csv") == 3
+    rows = list(csv.DictReader((tmp_path / "all.csv").open()))
+    assert {Path(row["path"]).stem for row in rows} == {"red", "green", "redgreen"}
+    assert index.export(tmp_path / "all.jsonl") == 3
+    assert index.export(tmp_path / "all.parquet") == 3
+    assert len(parquet.read_table(tmp_path / "all.parquet")["video"][0]) == 8
+    with pytest.raises(SettingError, match="must end in"):
+        index.export(tmp_path / "all.xls")
+
+
+def test_a_clip_is_cut_around_the_best_second(index: Index, tmp_path: Path) -> None:
+    hit = index.search("green", filters=Filters(min_seconds=3))[0]
+    path = export.cut(hit, tmp_path / "clips", seconds=1.0)
+    assert probe(path).duration_seconds == pytest.approx(1.0, abs=0.2)
+    fresh = Index.create(tmp_path / "clips.index", colour_model())
+    fresh.add(path)
+    assert fresh.search("green")[0].score > fresh.search("red")[0].score
