@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from ucofia import convert
 from ucofia.config import ModelConfig, model_config, to_dict
@@ -89,7 +89,7 @@ def _load_folder(folder: Path) -> Model:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(folder, f"{WEIGHTS} is missing")
-    convert.load_strictly(model, load_file(weights), str(weights))
+    convert.load_strictly(model, convert.read_state(weights), str(weights))
     return model
 
 

@@ -80,13 +80,13 @@ class Heads:
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint file without running anything in it."""
-    if path.suffix == ".safetensors":
-        return load_file(path)
     if torchscript.is_torchscript(path):
         return torchscript.read_tensors(path)
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # both libraries raise what they please on a damaged file
         raise CheckpointError(path, f"not a file of tensors ({_first_line(error)})") from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -217,7 +217,7 @@ def _sized(
         config = replace(
             config,
             temporal_layers=len(numbers) or config.temporal_layers,
-            temporal_heads=heads.temporal or width // clip_names.HEAD_WIDTH,
+            temporal_heads=heads.temporal or clip_names.heads_of(width),
         )
     scores = state.get("visual_token_selector.score_predictor.in_conv.0.weight")
     if scores is not None and config.selector == "authors" and scores.shape[0] == width:

@@ -9,49 +9,22 @@ Axes, everywhere in this package:
 A mask is True where the entry is real and False where it is padding.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ucofia.errors import EmptyInputError, NotFiniteError
+from ucofia.rows import Rows
 
 # (what is being done, how much is done, how much there is or None); surfaces draw it.
 Progress = Callable[[str, int, int | None], None]
 
 
-class _Batch:
-    """Rows that are selected, joined and moved together."""
-
-    def __len__(self) -> int:
-        return len(next(iter(self._tensors().values())))
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed = {name: change(tensor) for name, tensor in self._tensors().items()}
-        return replace(self, **changed)  # type: ignore[type-var]
-
-    def __getitem__(self, rows: slice | Tensor) -> Self:
-        """Select rows; a batch stays a batch."""
-        return self._map(lambda tensor: tensor[rows])
-
-    def to(self, device: torch.device | str) -> Self:
-        """Move every tensor to a device."""
-        return self._map(lambda tensor: tensor.to(device))
-
-    def split(self, rows: int) -> Iterator[Self]:
-        """Cut into batches of at most `rows` rows, in order."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]
-
-
 @dataclass(frozen=True)
-class TextBatch(_Batch):
+class TextBatch(Rows):
     """Tokenised texts, as a backbone's tokenizer makes them."""
 
     ids: Int[Tensor, "t w"]
@@ -59,7 +32,7 @@ class TextBatch(_Batch):
 
 
 @dataclass(frozen=True)
-class VideoBatch(_Batch):
+class VideoBatch(Rows):
     """Sampled frames: uint8 crops, or floats that are already what the backbone wants."""
 
     pixels: Num[Tensor, "v f *frame"]
@@ -67,7 +40,7 @@ class VideoBatch(_Batch):
 
 
 @dataclass(frozen=True)
-class TextFeatures(_Batch):
+class TextFeatures(Rows):
     """What the text encoder says about a batch of texts."""
 
     sentence: Float[Tensor, "t d"]
@@ -81,7 +54,7 @@ class TextFeatures(_Batch):
 
 
 @dataclass(frozen=True)
-class VideoFeatures(_Batch):
+class VideoFeatures(Rows):
     """What the video encoder says about a batch of videos; this is what an index stores."""
 
     video: Float[Tensor, "v d"]

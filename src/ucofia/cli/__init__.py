@@ -7,9 +7,20 @@ Results go to stdout, talk and progress to stderr. Heavy imports wait inside the
 import sys
 from collections.abc import Sequence
 
+import typer
+
+from ucofia.cli import data as data
+from ucofia.cli import index as index
 from ucofia.cli import models as models
+from ucofia.cli import score as score
+from ucofia.cli import search as search
+from ucofia.cli import train as train
 from ucofia.cli.app import app
 from ucofia.errors import UCoFiAError
+
+# Every complaint about the arguments derives from this one, which typer does not export by name.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,4 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UCoFiAError as error:
         print(f"ucofia: {error}", file=sys.stderr)
         return 1
+    except _UsageError as error:
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        print("ucofia: interrupted; what was finished is kept.", file=sys.stderr)
+        return INTERRUPTED
     return result if isinstance(result, int) else 0

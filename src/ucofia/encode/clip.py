@@ -5,7 +5,7 @@ projection, so that words and patches live in the same space as sentences and fr
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -42,12 +42,12 @@ class ClipBackbone(nn.Module):
         self.pixels: PixelSpec | None = PixelSpec(config.vision_config.image_size, MEAN, STD)
 
     @classmethod
-    def from_geometry(cls, values: Mapping[str, Any]) -> Self:
+    def from_geometry(cls, values: Mapping[str, Any]) -> "ClipBackbone":
         """Build the towers from plain values, with fresh weights."""
         return cls(CLIPConfig(**values))
 
     @classmethod
-    def from_pretrained(cls, name: str) -> Self:
+    def from_pretrained(cls, name: str) -> "ClipBackbone":
         """Load a transformers folder or hub name; a tensor too few or too many is an error."""
         try:
             towers, report = CLIPModel.from_pretrained(
@@ -121,7 +121,8 @@ class ClipBackbone(nn.Module):
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
         """Return the text tower's positions and first blocks, if they fit the joint space."""
         text = self.config.text_config
-        if text.hidden_size != self.width or text.num_hidden_layers < layers:
+        fits = text.hidden_size == self.width and text.intermediate_size == 4 * self.width
+        if not fits or text.num_hidden_layers < layers:
             return None
         start = {"positions": self.text.embeddings.position_embedding.weight.detach().clone()}
         for index, block in enumerate(self.text.encoder.layers[:layers]):

@@ -96,7 +96,7 @@ def geometry(
             "hidden_size": vision_width,
             "intermediate_size": _mlp_width(towers, "vision"),
             "num_hidden_layers": _depth(towers, "vision"),
-            "num_attention_heads": vision_heads or vision_width // HEAD_WIDTH,
+            "num_attention_heads": vision_heads or heads_of(vision_width),
             "patch_size": patch,
             "image_size": patch * round((positions - 1) ** 0.5),
             "hidden_act": activation,
@@ -105,7 +105,7 @@ def geometry(
             "hidden_size": text_width,
             "intermediate_size": _mlp_width(towers, "text"),
             "num_hidden_layers": _depth(towers, "text"),
-            "num_attention_heads": text_heads or text_width // HEAD_WIDTH,
+            "num_attention_heads": text_heads or heads_of(text_width),
             "vocab_size": vocabulary,
             "max_position_embeddings": context,
             "bos_token_id": vocabulary - 2,
@@ -113,6 +113,11 @@ def geometry(
             "hidden_act": activation,
         },
     }
+
+
+def heads_of(width: int) -> int:
+    """Return how many heads a tower of CLIP has, which no tensor tells."""
+    return max(1, width // HEAD_WIDTH)
 
 
 def _depth(towers: Mapping[str, Tensor], tower: str) -> int:

@@ -89,7 +89,7 @@ class _PerturbedTopK(torch.autograd.Function):
         return counts / samples
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (pull,) = ctx.saved_tensors
         return (grad * pull).sum(-2), None, None, None

@@ -6,7 +6,7 @@ sentence is their mean over real tokens.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ class SentenceTower(nn.Module):
         self._tokenizer.no_padding()
 
     @classmethod
-    def from_pretrained(cls, folder: Path | str) -> Self:
+    def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
         """Load a transformers folder that holds an encoder and its tokenizer."""
         folder = Path(folder).expanduser()
         if not (folder / TOKENIZER).is_file():
@@ -47,7 +47,7 @@ class SentenceTower(nn.Module):
         return tower
 
     @classmethod
-    def from_description(cls, values: dict[str, Any], tokenizer: str) -> Self:
+    def from_description(cls, values: dict[str, Any], tokenizer: str) -> "SentenceTower":
         """Build the tower from plain values, with fresh weights."""
         settings = dict(values)
         return cls(AutoConfig.for_model(settings.pop("model_type"), **settings), tokenizer)

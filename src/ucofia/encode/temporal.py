@@ -23,6 +23,10 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=LAYER_NORM_EPS)
         self.mlp_in = nn.Linear(width, 4 * width)
         self.mlp_out = nn.Linear(4 * width, width)
+        # Without a pretrained start a block changes nothing, so that a fresh video is its frames.
+        for layer in (self.attention_out, self.mlp_out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(
         self, x: Float[Tensor, "v n d"], mask: Bool[Tensor, "v n"]
@@ -34,8 +38,9 @@ class Block(nn.Module):
             query, key, value, attn_mask=mask[:, None, None, :]
         )
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
-        hidden = self.mlp_in(self.mlp_norm(x))
-        return x + self.mlp_out(hidden * torch.sigmoid(1.702 * hidden))
+        hidden: Tensor = self.mlp_in(self.mlp_norm(x))
+        added: Tensor = self.mlp_out(hidden * torch.sigmoid(1.702 * hidden))
+        return x + added
 
 
 class TemporalEncoder(nn.Module):

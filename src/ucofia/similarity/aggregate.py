@@ -50,7 +50,7 @@ def weights(
     if aggregation == "mean":
         return (mask / mask.sum(dim, keepdim=True)).expand_as(sim).to(sim.dtype)
     if aggregation == "ts2-net":
-        length = (sim * mask).norm(dim=dim, keepdim=True)
+        length = (sim * mask).norm(dim=dim, keepdim=True).clamp_min(torch.finfo(sim.dtype).tiny)
         return _softmax(TS2_NET_SHARPNESS * sim / length, mask, dim)
     attention = _softmax(sim / temperature, mask, dim)
     if aggregation == "softmax":
@@ -132,7 +132,7 @@ class Aggregator:
         if self.level.direction != "patch-then-word":
             # Words are mixed on a flattened view: one matrix product instead of one per video.
             sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)
-            sim_tvu = sim_tn.unflatten(-1, sim.shape[2:])
+            sim_tvu = sim_tn.view(len(sim), *sim.shape[2:])
             score, after = self._reduce(sim_tvu, unit_mask, self.mixes.units_after)
             paths.append((score, first.view_as(sim), after[:, None]))
         return paths
@@ -140,13 +140,13 @@ class Aggregator:
     def _flat(
         self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        _, w, _, u = sim.shape
+        t, w, v, u = sim.shape
         mix = self.mixes.flat
         if mix is not None:
             mix = mix[:w, :u, :w, :u].reshape(w * u, w * u)
         pair_mask = word_mask[:, None, :, None] & unit_mask[None, :, None, :]
         score, weight = self._reduce(sim.transpose(1, 2).flatten(2), pair_mask.flatten(2), mix)
-        return score, weight.unflatten(-1, (w, u)).transpose(1, 2), sim.new_ones(())
+        return score, weight.view(t, v, w, u).transpose(1, 2), sim.new_ones(())
 
     def _reduce(
         self, sim: Tensor, mask: Tensor, mix: Tensor | None, *, dim: int = -1

@@ -1,0 +1,38 @@
+"""Tensors whose rows belong together: selected, split and moved as one.
+
+Apart from the nouns that use it, because run-time type checks cannot follow `Self` there.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """A frozen dataclass of tensors that share their first axis."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self._tensors().values())))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        """Select rows; a batch stays a batch."""
+        return self._map(lambda tensor: tensor[rows])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move every tensor to a device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def split(self, rows: int) -> Iterator[Self]:
+        """Cut into batches of at most `rows` rows, in order."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]

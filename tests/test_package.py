@@ -1,0 +1,116 @@
+"""What a stranger meets first: the import, the errors' voice, the settings."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ucofia
+from ucofia import errors
+from ucofia.config import LevelConfig, model_config, to_dict
+from ucofia.errors import SettingError, UnknownNameError
+from ucofia.presets import PRESETS, UCOFIA, preset
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    code = "import sys, ucofia; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_names_exist_and_others_do_not() -> None:
+    for name in ucofia.__all__:
+        assert getattr(ucofia, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ucofia.nonsense  # noqa: B018
+
+
+def test_every_error_is_ours_and_says_what_to_do() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    for kind in kinds:
+        if issubclass(kind, Exception) and not issubclass(kind, Warning):
+            assert issubclass(kind, errors.UCoFiAError)
+        assert kind.__doc__
+
+
+def test_texts_of_the_errors() -> None:
+    assert str(errors.EmptyInputError("video", [3])) == (
+        "video 3 has no frames, so nothing can be compared with it. "
+        "Leave it out, or give it at least one of its frames."
+    )
+    assert str(errors.NotFiniteError("text", list(range(8)))) == (
+        "the feature of text 0, 1, 2, 3, 4 and 3 more is NaN or infinite. "
+        "Check the input for broken values, and the weights with: ucofia doctor"
+    )
+    assert str(UnknownNameError("preset", "zzz", ["b", "a"])) == (
+        "unknown preset 'zzz'; known: a, b."
+    )
+    assert str(SettingError("frames", 0, "it must be at least 1")) == (
+        "frames is 0, but it must be at least 1."
+    )
+    assert str(errors.MissingExtraError("the web page", "serve")) == (
+        'the web page is not installed. Install it: pip install "ucofia[serve]"'
+    )
+    assert str(errors.CheckpointError(Path("x.pt"), "it is empty")) == (
+        "x.pt cannot be read as a checkpoint: it is empty. Give a folder written by ucofia, "
+        "a transformers folder or hub name, or a checkpoint file; see: ucofia models"
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_configuration_survives_json(name: str) -> None:
+    config = PRESETS[name].model
+    assert model_config(to_dict(config)) == config
+
+
+def test_unknown_names_get_suggestions() -> None:
+    with pytest.raises(UnknownNameError, match="unknown preset 'ucofa'; did you mean 'ucofia'"):
+        preset("ucofa")
+    values = to_dict(UCOFIA)
+    values["levels"][0]["tekst"] = "word"
+    with pytest.raises(UnknownNameError, match="level setting 'tekst'; did you mean 'text'"):
+        model_config(values)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(SettingError, match="at least one level"):
+        replace(UCOFIA, levels=())
+    with pytest.raises(SettingError, match="a name of its own"):
+        replace(UCOFIA, levels=UCOFIA.levels * 2)
+    with pytest.raises(SettingError, match="frames is 78, but there are positions for 77"):
+        replace(UCOFIA, frames=78)
+    with pytest.raises(SettingError, match="must choose them"):
+        replace(UCOFIA, selector=None)
+    with pytest.raises(SettingError, match="words is 0"):
+        replace(UCOFIA, words=0)
+
+
+def test_the_decisions_about_the_papers_reading_hold() -> None:
+    assert UCOFIA.tokens_per_frame == 4
+    assert [level.name for level in UCOFIA.levels] == ["video", "frame", "patch"]
+    assert all(level.scaled and level.aggregation == "isa" for level in UCOFIA.levels)
+    assert UCOFIA.masked and UCOFIA.normalised_patches and not UCOFIA.noisy_inference
+    authors = PRESETS["ucofia-authors"].model
+    assert not authors.masked and not authors.normalised_patches and authors.noisy_inference
+    patch = authors.levels[2]
+    assert isinstance(patch, LevelConfig) and not patch.scaled
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "batch", "frames", "words"),
+    [
+        ("ucofia-msrvtt", 8, 128, 12, 32),
+        ("ucofia-msvd", 5, 128, 12, 32),
+        ("ucofia-activitynet", 20, 64, 64, 64),
+        ("ucofia-didemo", 20, 64, 64, 64),
+        ("ucofia-vatex", 20, 128, 12, 32),
+    ],
+)
+def test_the_papers_figures_per_data_set(
+    name: str, epochs: int, batch: int, frames: int, words: int
+) -> None:
+    found = preset(name)
+    assert (found.train.epochs, found.train.batch) == (epochs, batch)
+    assert (found.model.frames, found.model.words) == (frames, words)
+    assert (found.train.encoder_rate, found.train.head_rate) == (1e-7, 1e-4)
