@@ -31,7 +31,7 @@ from ucofia.video.sample import Sampling
 from ucofia.video.sandbox import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.source import Limits
 
-_SHARD_BYTES = 64 << 20
+_SHARD_BYTES = 16 << 20  # what a kill may cost
 _ORPHAN_SECONDS = 3600.0
 
 
