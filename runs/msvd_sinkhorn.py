@@ -124,6 +124,7 @@ def show(report: Report) -> None:
             for name, value in values.items()
         )
         note = f"  residual {line.residual:.2f}" if line.residual is not None else ""
+        note += f"  {line.tied} ties, R@1 up to {line.if_won.recall[1]:.1f}"
         if line.versus_none:
             first = line.versus_none[0]
             note += f"  R@1 {first.difference:+.1f} [{first.low:+.1f}, {first.high:+.1f}]"

@@ -91,6 +91,8 @@ def test_ties_are_reported_with_what_hangs_on_them() -> None:
     (warning,) = report.warnings
     assert "text to video: 1 of 3 queries tie with a wrong candidate" in warning
     assert "R@1 is 66.7; were they all won, 100.0" in warning
+    first = report.lines[0]
+    assert (first.tied, first.if_won.recall[1]) == (1, 100.0)
     assert not score(only(np.eye(3))).warnings
 
 

@@ -131,6 +131,9 @@ def _row(line: "Line", metrics: Sequence[str]) -> list[str]:
         f"{values[m]:.1f} [{line.intervals[m][0]:.1f} {line.intervals[m][1]:.1f}]" for m in metrics
     ]
     note = "" if line.residual is None else f"residual {line.residual:.3f}  "
+    if line.tied:
+        (k, most), *_ = line.if_won.recall.items()
+        note += f"{line.tied} ties, R@{k} up to {most:.1f}  "
     if line.versus_none:
         note += f"{line.versus_none[0].metric} {_difference(line.versus_none[0])}"
     return [line.name + ("*" if line.bank == "test queries" else ""), *cells, note]
@@ -158,6 +161,8 @@ def _document(report: "Report", sims: Path) -> dict[str, Any]:
             "queries": line.summary.queries,
             "values": line.summary.values(),
             "intervals": line.intervals,
+            "tied": line.tied,
+            "values_if_ties_won": line.if_won.values(),
             "residual": line.residual,
             "versus_none": [vars(found) for found in line.versus_none],
         }

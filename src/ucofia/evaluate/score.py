@@ -16,6 +16,7 @@ from ucofia.evaluate.matrices import require_bank
 from ucofia.metrics import (
     Difference,
     Summary,
+    Ties,
     compare,
     intervals,
     summarise,
@@ -63,6 +64,8 @@ class Line:
     summary: Summary
     intervals: Mapping[str, tuple[float, float]]
     ranks: np.ndarray = field(repr=False)
+    tied: int  # queries whose answer ties with a wrong candidate, which counts against it
+    if_won: Summary  # the figures if all these ties were won
     residual: float | None = None  # of Sinkhorn-Knopp: the share of the bank not yet balanced
     versus_none: Sequence[Difference] = ()
 
@@ -90,10 +93,12 @@ class Variant:
     bias: np.ndarray | None = None
     residual: float | None = None
 
-    def ranks(self, direction: Direction, truth: np.ndarray) -> np.ndarray:
+    def ranks(
+        self, direction: Direction, truth: np.ndarray, *, ties: Ties = "against"
+    ) -> np.ndarray:
         """The rank of every query of a direction."""
         ranks = text_to_video_ranks if direction == "t2v" else video_to_text_ranks
-        return ranks(self.scores, truth, bias=self.bias)
+        return ranks(self.scores, truth, bias=self.bias, ties=ties)
 
 
 def score(
@@ -128,7 +133,7 @@ def score(
         temperature=temperature,
         temperature_reason=reason,
         lines=lines,
-        warnings=[*_tie_warnings(total, truth, raw, settings), *_warnings(lines)],
+        warnings=[*_tie_warnings(lines), *_warnings(lines)],
         versus_other={} if other is None else _versus(raw, mean_level(other), truth, settings),
     )
 
@@ -197,6 +202,7 @@ def _line(
     settings: Settings,
 ) -> Line:
     ranks, groups = variant.ranks(direction, truth), _groups(direction, truth)
+    won = variant.ranks(direction, truth, ties="for")
     is_raw = variant.name == "none"
     return Line(
         direction=direction,
@@ -205,6 +211,8 @@ def _line(
         summary=summarise(ranks, at=settings.at),
         intervals=intervals(ranks, at=settings.at, groups=groups),
         ranks=ranks,
+        tied=int((won < ranks).sum()),
+        if_won=summarise(won, at=settings.at),
         residual=variant.residual,
         versus_none=() if is_raw else compare(raw, ranks, at=settings.at, groups=groups),
     )
@@ -248,27 +256,16 @@ def _temperature(wanted: float | None, scores: Levels) -> tuple[float, str]:
     return 1.0, "the scores go beyond -1 and 1, so they count as logits"
 
 
-def _tie_warnings(
-    total: np.ndarray,
-    truth: np.ndarray,
-    raw: Mapping[Direction, np.ndarray],
-    settings: Settings,
-) -> list[str]:
-    """Say how much hangs on ties; a half-precision matrix is full of them."""
+def _tie_warnings(lines: Sequence[Line]) -> list[str]:
+    """Say how much hangs on ties; half precision makes them, and so do texts that recur."""
     found = []
-    best = {
-        "t2v": text_to_video_ranks(total, truth, ties="for"),
-        "v2t": video_to_text_ranks(total, truth, ties="for"),
-    }
-    for direction, ranks in raw.items():
-        tied = int((best[direction] < ranks).sum())
-        if tied:
-            k = settings.at[0]
-            here, there = (summarise(r, at=[k]).recall[k] for r in (ranks, best[direction]))
+    for line in lines:
+        if line.tied and line.name == "none":
+            (k, here), *_ = line.summary.recall.items()
             found.append(
-                f"{DIRECTIONS[direction]}: {tied} of {len(ranks)} queries tie with a wrong "
-                f"candidate. Ties count against the system: R@{k} is {here:.1f}; were they all "
-                f"won, {there:.1f}. Save the scores in float32 if they were computed in it."
+                f"{DIRECTIONS[line.direction]}: {line.tied} of {line.summary.queries} queries tie "
+                f"with a wrong candidate. Ties count against the system: R@{k} is {here:.1f}; "
+                f"were they all won, {line.if_won.recall[k]:.1f}."
             )
     return found
 
