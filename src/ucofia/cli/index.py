@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.show import as_json, index_for, index_here, progress_bar, talk
+from ucofia.cli.show import as_json, index_for, index_here, lines, progress_bar, talk
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -32,6 +32,10 @@ def index_command(
     segment: Annotated[
         str | None, typer.Option(help="Of a new index: auto, whole, or seconds per segment.")
     ] = None,
+    bank: Annotated[
+        Path | None,
+        typer.Option(help="A file of texts like your queries, to balance against."),
+    ] = None,
     prune: Annotated[bool, typer.Option(help="Forget files that are gone.")] = False,
     watch: Annotated[bool, typer.Option(help="Stay, and look again every --every s.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks with --watch.")] = 10.0,
@@ -47,6 +51,8 @@ def index_command(
     """
     where = index_for(paths, index)
     opened = _opened(where, model, segment, device)
+    if bank is not None:
+        opened.set_bank(lines(bank))
     while True:
         with progress_bar(quiet=json) as progress:
             report = opened.add(paths, prune=prune, workers=workers, progress=progress)

@@ -7,7 +7,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.index import DeviceOption, IndexOption, JsonOption
-from ucofia.cli.show import as_json, clock, index_here, talk
+from ucofia.cli.show import as_json, clock, index_here, lines, talk
 
 if TYPE_CHECKING:
     from ucofia.index.hits import Filters, Hit
@@ -91,7 +91,7 @@ def describe(
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index), device=device)
-    chosen = None if texts is None else _lines(texts)
+    chosen = None if texts is None else lines(texts)
     hits = opened.describe(video, chosen, top=top)
     if json:
         print(as_json(hits))
@@ -163,18 +163,7 @@ def _texts(text: str | None, queries: Path | None) -> list[str]:
         raise typer.BadParameter("give a TEXT, or a file with --queries", param_hint="TEXT")
     if queries is None:
         return [text or ""]
-    return _lines(queries)
-
-
-def _lines(path: Path) -> list[str]:
-    from ucofia.errors import SettingError
-
-    try:
-        lines = [line.strip() for line in path.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        rule = f"it cannot be read as a text file ({error})"
-        raise SettingError("file of texts", str(path), rule) from error
-    return [line for line in lines if line]
+    return lines(queries)
 
 
 def _explain(hits: "list[Hit]", path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ucofia.errors import NoIndexError
+from ucofia.errors import NoIndexError, SettingError
 
 if TYPE_CHECKING:
     from ucofia.types import Progress
@@ -83,6 +83,16 @@ def clock(second: float) -> str:
     minutes, seconds = divmod(int(second), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def lines(path: Path) -> list[str]:
+    """Read a file of texts, one per line."""
+    try:
+        found = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"it cannot be read as a text file ({error})"
+        raise SettingError("file of texts", str(path), rule) from error
+    return [line for line in found if line]
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,8 @@ belongs to the model that filled it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import torch
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
+from ucofia.index import bank as banks
 from ucofia.index import examples, export, ingest, search
 from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.arrow import IndexSettings
+from ucofia.index.bank import Balance
+from ucofia.index.calibrate import standardise
 from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation, explain
 from ucofia.index.files import is_below
@@ -33,12 +37,37 @@ from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
 
 
+@dataclass(frozen=True)
+class _State:
+    """One version of the segments and their biases."""
+
+    version: tuple[int, int]
+    collection: Collection
+    balance: Balance
+
+    @property
+    def confidence(self) -> Callable[[int, float], tuple[float, bool]] | None:
+        """What turns a row and its score into a confidence; None without a bank."""
+        balance, calibration = self.balance, self.balance.calibration
+        if calibration is None:
+            return None
+
+        def confidence(row: int, total: float) -> tuple[float, bool]:
+            z = standardise(np.array(total), balance.null_mean[row], balance.null_deviation[row])
+            # A segment that nobody has balanced yet can be ranked, but not vouched for.
+            known = bool(np.isfinite(z))
+            sure = float(calibration.confidence(z)) if known else 0.0
+            return sure, known and bool(calibration.is_match(z))
+
+        return confidence
+
+
 class Index:
     """Videos that can be found with words."""
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._given, self._device = store, model, device
-        self._collection: tuple[int, Collection] | None = None
+        self._state: _State | None = None
 
     @classmethod
     def create(
@@ -47,9 +76,14 @@ class Index:
         model: Model | Path | str,
         *,
         segment: Segment = "auto",
+        bank: Sequence[str] | None = None,
         device: str = "cpu",
     ) -> "Index":
-        """Make an empty index for a model, given itself or by its name or folder."""
+        """Make an empty index for a model, given itself or by its name or folder.
+
+        `bank` are texts like those that will be asked; without them the model's own are taken, and
+        where it brings none, scores are not balanced and hits have no confidence.
+        """
         segments(1.0, segment)
         if isinstance(model, Model):
             source = str(getattr(model, "source", ""))
@@ -67,7 +101,11 @@ class Index:
             tokens_per_frame=config.tokens_per_frame if config.uses_patches else 0,
             segment=segment,
         )
-        return cls(Store.create(path, settings), model, device=device)
+        store = Store.create(path, settings)
+        texts = banks.texts_of(source) if bank is None else bank
+        if texts:
+            banks.set_texts(store, texts)
+        return cls(store, model, device=device)
 
     @classmethod
     def open(cls, path: Path | str, model: Model | None = None, *, device: str = "cpu") -> "Index":
@@ -104,11 +142,15 @@ class Index:
         return len(self._store)
 
     def collection(self) -> Collection:
-        """All segments of the newest version, as search sees them."""
-        self._store.refresh()
-        if self._collection is None or self._collection[0] != self._store.version:
-            self._collection = (self._store.version, self._store.collection())
-        return self._collection[1]
+        """All segments of the newest version with their biases, as search sees them."""
+        return self._newest().collection
+
+    def set_bank(self, texts: Sequence[str], *, progress: Progress | None = None) -> None:
+        """Balance against other texts from now on."""
+        with turn(self.path):
+            self._store.refresh()
+            banks.set_texts(self._store, texts)
+            banks.solve(self._store, self.model, self._store.collection(), progress)
 
     def add(
         self,
@@ -124,7 +166,7 @@ class Index:
         model = self.model
         with turn(self.path):
             self._store.refresh()
-            return ingest.add(
+            report = ingest.add(
                 self._store,
                 model,
                 places,
@@ -133,6 +175,10 @@ class Index:
                 limits=limits,
                 progress=progress,
             )
+            self._store.refresh()
+            if banks.read(self._store) is not None:
+                banks.update(self._store, model, self._store.collection(), progress)
+        return report
 
     def search(
         self,
@@ -230,6 +276,8 @@ class Index:
         """Join small files, drop what was deleted, and balance the bank anew."""
         with turn(self.path):
             self._store.refresh()
+            if banks.read(self._store) is not None:
+                banks.solve(self._store, self.model, self._store.collection(), progress)
             self._store.compact()
 
     def export(self, path: Path | str) -> int:
@@ -239,12 +287,14 @@ class Index:
 
     def bank_texts(self) -> list[str]:
         """The texts that the index is balanced against."""
-        return []
+        bank = banks.read(self._store)
+        return list(bank.texts) if bank else []
 
     def info(self) -> dict[str, Any]:
         """Say what the index holds."""
         self._store.refresh()
         infos = self._store.infos()
+        bank = banks.read(self._store)
         lengths = {segment.path: segment.duration_seconds for segment in infos}
         return {
             "index": self.path,
@@ -255,6 +305,8 @@ class Index:
             "seconds_of_video": round(sum(lengths.values()), 1),
             "failed_files": len(ingest.known_failures(self._store)),
             "segment": self.settings.segment,
+            "bank_texts": len(bank.texts) if bank else 0,
+            "balancing_is_due": bank.is_due(len(infos)) if bank else False,
             "format": self.settings.format,
             "version": self._store.version,
             "fragments": self._store.fragments(),
@@ -265,6 +317,15 @@ class Index:
         """Make sure that the index belongs to the model of this name or folder."""
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
+
+    def _newest(self) -> "_State":
+        self._store.refresh()
+        version = (self._store.version, self._store.small_version("bias"))
+        if self._state is None or self._state.version != version:
+            plain = self._store.collection()
+            balance = banks.balance(self._store, plain, banks.read(self._store))
+            self._state = _State(version, replace(plain, biases=balance.biases), balance)
+        return self._state
 
     def _queries(self, texts: Sequence[str]) -> list[Query]:
         with torch.inference_mode():
@@ -294,6 +355,7 @@ class Index:
             collection,
             rank_videos(rank, collection, top=top) if grouped else rank(top),
             with_moments=grouped,
+            confidence=self._newest().confidence,
             explainer=partial(self._explain, text, query, collection),
         )
 

@@ -184,6 +184,13 @@ class Store:
         with _reading(self.path):
             return lance.dataset(_table(self.path, name)).to_table()
 
+    def small_version(self, name: str) -> int:
+        """The number of a small table's version; 0 while there is none."""
+        if name not in self._tables():
+            return 0
+        with _reading(self.path):
+            return int(lance.dataset(_table(self.path, name)).version)
+
     def put_small(self, name: str, table: Table, *, key: str | None = None) -> None:
         """Replace a small table, or with a key only those rows that the new ones name."""
         with _writing(self.path):

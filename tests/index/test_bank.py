@@ -1,0 +1,136 @@
+"""Biases: solved once, extended to what comes later, and healed by the next writer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import COLOURS, clip, colour_model
+
+from ucofia.errors import SettingError
+from ucofia.index import bank as banks
+from ucofia.index.index import Index
+from ucofia.similarity.normalise import extend, solve
+
+TEXTS = [f"{noun} {colour}" for colour in COLOURS for noun in ("a", "the", "some", "one two")]
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for first in ("red", "green", "blue"):
+        for second in ("red", "green", "white"):
+            clip(folder / f"{first}-{second}.mp4", [first, second], seconds_each=0.5)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, videos: Path) -> Index:
+    index = Index.create(tmp_path / "index", colour_model(), bank=TEXTS)
+    index.add(videos)
+    return index
+
+
+def bank_scores(index: Index, level: str) -> np.ndarray:
+    model, collection = index.model, index.collection()
+    with torch.inference_mode():
+        text = model.encode_text(model.tokenize(TEXTS))
+        video = collection.features(np.arange(len(collection)))
+        return model.score(text, video).scores[level].numpy()
+
+
+def test_biases_are_those_of_sinkhorn_on_the_bank(index: Index) -> None:
+    for level in ("video", "frame", "patch"):
+        expected = solve(bank_scores(index, level)).candidate_bias
+        np.testing.assert_allclose(index.collection().biases[level], expected, atol=1e-4)
+
+
+def test_hits_carry_their_biases_and_the_levels_add_up(index: Index) -> None:
+    hit = index.search("a red")[0]
+    shares = {"video": 1 / 2.1, "frame": 1 / 2.1, "patch": 0.1 / 2.1}
+    total = sum(hit.levels[name] * share for name, share in shares.items())
+    assert total == pytest.approx(hit.score, abs=1e-4)
+    assert any(abs(bias) > 1e-3 for bias in hit.biases.values())
+    parts = hit.explain().levels
+    assert [part.bias for part in parts] == [hit.biases[part.name] for part in parts]
+
+
+def test_a_later_video_costs_one_pass_and_others_keep_their_biases(
+    index: Index, tmp_path: Path
+) -> None:
+    before = dict(
+        zip(
+            (s.id for s in index.collection().segments),
+            index.collection().biases["frame"],
+            strict=True,
+        )
+    )
+    clip(tmp_path / "new" / "white.mp4", ["white"])
+    index.add(tmp_path / "new")
+    collection = index.collection()
+    bank = banks.read(index._store)
+    assert bank is not None
+    for row, segment in enumerate(collection.segments):
+        bias = collection.biases["frame"][row]
+        if segment.id in before:
+            assert bias == before[segment.id]
+        else:
+            expected = extend(bank_scores(index, "frame"), bank.potentials["frame"])[row]
+            assert bias == pytest.approx(expected, abs=1e-4)
+
+
+def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
+    for number, colour in enumerate(("white", "black", "yellow", "blue", "red", "green")):
+        clip(tmp_path / "new" / f"{number}.mp4", [colour])
+    index.add(tmp_path / "new")
+    assert index.info()["balancing_is_due"]
+    index.compact()
+    assert not index.info()["balancing_is_due"]
+    expected = solve(bank_scores(index, "frame")).candidate_bias
+    np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
+
+
+def test_lost_biases_are_made_again_as_they_were(index: Index, videos: Path) -> None:
+    ids = [segment.id for segment in index.collection().segments]
+    before = index.collection().biases["patch"].copy()
+    index._store.forget_small("bias", "id", ids[:4])
+    assert not index.collection().biases["patch"][:4].any()
+    index.add(videos)
+    np.testing.assert_allclose(index.collection().biases["patch"], before, atol=1e-5)
+
+
+def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) -> None:
+    """The bank of a new generation is written, the biases are still the old ones."""
+    solved = banks.read(index._store)
+    assert solved is not None
+    before = index.collection().biases["video"].copy()
+    table = index._store.small("bias")
+    position = table.column_names.index("generation")
+    old = table.set_column(position, "generation", [["an older one"] * len(table)])
+    index._store.put_small("bias", old)
+    index.add(videos)
+    np.testing.assert_allclose(index.collection().biases["video"], before, atol=1e-5)
+    assert banks._current_ids(index._store, solved) == {s.id for s in index.collection().segments}
+
+
+def test_absent_things_are_said_to_be_absent(index: Index) -> None:
+    present = index.search("a green")[0]
+    absent = index.search("a yellow")[0]
+    assert present.confidence is not None and absent.confidence is not None
+    assert present.confidence > absent.confidence
+
+
+def test_without_a_bank_there_is_no_confidence(tmp_path: Path, videos: Path) -> None:
+    index = Index.create(tmp_path / "plain", colour_model())
+    index.add(videos)
+    hit = index.search("red")[0]
+    assert (hit.confidence, hit.is_match, hit.biases) == (None, None, {})
+
+
+def test_describe_uses_the_bank(index: Index, videos: Path) -> None:
+    assert "red" in index.describe(videos / "red-red.mp4")[0].text
+
+
+def test_an_empty_bank_is_refused(index: Index) -> None:
+    with pytest.raises(SettingError, match="at least one text"):
+        index.set_bank(["  "])

@@ -1,0 +1,87 @@
+"""Confidence keeps its promise on texts it has not seen."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ucofia.index import calibrate
+from ucofia.index.calibrate import FALSE_ALARMS, Calibration
+
+Array = np.ndarray
+
+
+def scores(
+    rng: np.random.Generator, texts: int, segments: int, *, matching: float, gain: float
+) -> tuple[Array, Array]:
+    """Texts x segments with hubs and wide segments; some texts match one segment."""
+    hub = np.random.default_rng(1).normal(0, 3, segments)
+    width = np.random.default_rng(2).uniform(1, 3, segments)
+    topic = rng.normal(0, 0.3, (texts, 1))
+    found = hub + width * (rng.normal(0, 1, (texts, segments)) + topic)
+    is_match = rng.random(texts) < matching
+    where = rng.integers(0, segments, texts)
+    rows = np.flatnonzero(is_match)
+    found[rows, where[rows]] += width[where[rows]] * rng.normal(gain, 1.5, len(rows))
+    return found, is_match
+
+
+def fitted(bank: Array) -> tuple[Calibration, Array, Array]:
+    mean, deviation = bank.mean(0), bank.std(0)
+    best = calibrate.standardise(bank, mean, deviation).max(1)
+    calibration = calibrate.fit(best)
+    assert calibration is not None
+    return calibration, mean, deviation
+
+
+@pytest.mark.parametrize("matching", [0.0, 0.25])
+def test_absent_texts_raise_as_many_false_alarms_as_promised(matching: float) -> None:
+    rng = np.random.default_rng(0)
+    bank, _ = scores(rng, 500, 400, matching=matching, gain=6)
+    calibration, mean, deviation = fitted(bank)
+    absent, _ = scores(rng, 4000, 400, matching=0.0, gain=0)
+    best = calibrate.standardise(absent, mean, deviation).max(1)
+    alarms = calibration.is_match(best).mean()
+    assert alarms < 1.7 * FALSE_ALARMS
+    assert matching or alarms > 0.3 * FALSE_ALARMS  # matches in the bank only make it cautious
+
+
+def test_confidence_is_near_the_share_of_matches_on_held_out_texts() -> None:
+    rng = np.random.default_rng(3)
+    bank, _ = scores(rng, 500, 400, matching=0.1, gain=6)
+    calibration, mean, deviation = fitted(bank)
+    queries, is_match = scores(rng, 8000, 400, matching=0.5, gain=3.0)
+    z = calibrate.standardise(queries, mean, deviation).max(1)
+    error, lines = calibrate.expected_error(calibration.confidence(z), is_match)
+    assert error < 0.15
+    assert lines[-1][0] > 0.9
+    assert lines[-1][1] > 0.9
+
+
+def test_the_same_threshold_means_the_same_for_hubs_and_others() -> None:
+    rng = np.random.default_rng(4)
+    bank, _ = scores(rng, 400, 200, matching=0.0, gain=0)
+    calibration, mean, deviation = fitted(bank)
+    absent, _ = scores(rng, 4000, 200, matching=0.0, gain=0)
+    z = calibrate.standardise(absent, mean, deviation)
+    alarmed = z[calibration.is_match(z.max(1))].argmax(1)
+    hubs = set(np.argsort(-mean)[:100].tolist())
+    share = np.mean([segment in hubs for segment in alarmed])
+    assert 0.3 < share < 0.7
+
+
+@given(st.lists(st.floats(-5, 20), min_size=2, max_size=20))
+def test_confidence_rises_with_the_score_and_stays_a_probability(values: list[float]) -> None:
+    sure = Calibration(3.0, 0.5).confidence(np.sort(values))
+    assert (np.diff(sure) >= 0).all()
+    assert (sure >= 0).all() and (sure <= 1).all()
+
+
+def test_too_few_texts_are_no_calibration() -> None:
+    assert calibrate.fit(np.arange(5.0)) is None
+    assert calibrate.fit(np.full(100, -np.inf)) is None
+
+
+def test_expected_error_of_a_liar_is_large() -> None:
+    error, _ = calibrate.expected_error(np.full(100, 0.9), np.zeros(100))
+    assert error == pytest.approx(0.9)
