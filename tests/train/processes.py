@@ -11,6 +11,8 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +28,7 @@ from ucofia.train.step import Encoder, Pairs, step_gradients
 CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3))
 
 
-def take_a_step(preset: str, chunk: int | None, world: World, out: Path) -> None:
+def take_a_step(preset: str, chunk: int | None, world: World, *, out: Path) -> None:
     model = tiny_model(preset).train()
     pairs = some_pairs(model, 6)
     share = len(pairs.samples) // world.ranks
@@ -58,29 +60,36 @@ def kill_a_training(out: Path, number: int, after_lines: int) -> int:
     return os.waitpid(child, 0)[1]
 
 
+def in_processes(ranks: int, meeting: Path, work: Callable[[World], None]) -> bool:
+    """Let several processes do the same work together; tell whether all of them succeeded."""
+    children = []
+    for rank in range(ranks):
+        children.append(os.fork())
+        if not children[-1]:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks
+            )
+            work(World(rank, ranks))
+            dist.destroy_process_group()
+            os._exit(0)
+    return not any([os.waitpid(child, 0)[1] for child in children])
+
+
 def main(folder: Path) -> int:
     torch.set_num_threads(1)
     status = kill_a_training(folder / "killed", signal.SIGKILL, random.randrange(1, 7))
     if status != signal.SIGKILL:
         return 2
     for preset, chunk, ranks in CASES:
-        children = []
-        for rank in range(ranks):
-            children.append(os.fork())
-            if not children[-1]:
-                dist.init_process_group(
-                    "gloo",
-                    init_method=f"file://{folder / preset}.meeting",
-                    rank=rank,
-                    world_size=ranks,
-                )
-                out = folder / f"{preset}.safetensors"
-                take_a_step(preset, chunk, World(rank, ranks), out)
-                dist.destroy_process_group()
-                os._exit(0)
-        if any(os.waitpid(child, 0)[1] for child in children):
+        step = partial(take_a_step, preset, chunk, out=folder / f"{preset}.safetensors")
+        if not in_processes(ranks, folder / f"{preset}.meeting", step):
             return 1
-    return 0
+    both = partial(_train_together, folder / "together")
+    return 0 if in_processes(2, folder / "together.meeting", both) else 1
+
+
+def _train_together(out: Path, world: World) -> None:
+    run(out, world=world)
 
 
 if __name__ == "__main__":

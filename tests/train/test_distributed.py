@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,7 @@ import pytest
 import torch
 from processes import CASES
 from safetensors.torch import load_file
-from test_loop import assert_identical, run
+from test_loop import assert_identical, last_weights, run
 from test_step import gradients, some_pairs
 from tiny_training import tiny_model
 
@@ -45,6 +46,17 @@ def test_a_training_killed_at_a_random_step_ends_with_the_same_bits(
     run(folder / "killed")
     run(tmp_path)
     assert_identical(folder / "killed", tmp_path)
+
+
+def test_two_processes_train_to_the_weights_and_results_of_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    alone, together = run(tmp_path), json.loads((folder / "together" / "result.json").read_text())
+    assert together["processes"] == 2
+    assert together["test"] == alone["test"]
+    found, expected = last_weights(folder / "together"), last_weights(tmp_path)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=2e-3, atol=2e-4, msg=name)
 
 
 def test_a_process_alone_communicates_with_nobody() -> None:

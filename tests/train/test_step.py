@@ -1,5 +1,4 @@
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
 from ucofia.train.randomness import key
 from ucofia.train.step import Encoder, Pairs, step_gradients
-from ucofia.types import TextBatch, VideoBatch
+from ucofia.types import TextBatch, TextFeatures, VideoBatch
 
 ROOT = Path(__file__).parents[2]
 SELECTOR = "visual_token_selector.score_predictor"
@@ -99,8 +98,7 @@ def test_dropout_is_the_same_in_both_passes_of_a_chunk() -> None:
         for rows in (slice(0, 2), slice(2, 4))
     ]
     sentence = torch.cat([part.sentence for part in parts])
-    text = replace(parts[0], sentence=sentence, words=sentence[:, None])
-    text = replace(text, word_mask=torch.ones(4, 1, dtype=torch.bool))
+    text = TextFeatures(sentence, sentence[:, None], torch.ones(4, 1, dtype=torch.bool))
     video = encoder.videos(pairs.videos, pairs.samples)
     contrastive_loss(model.score(text, video).total()).backward()
     assert_same(cached, gradients(model))
