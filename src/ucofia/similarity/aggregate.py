@@ -71,7 +71,10 @@ def _softmax(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
 def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
     n = attention.shape[dim]
     corner = mix[:n, :n]
-    return attention @ corner if dim == -1 else corner.mT @ attention
+    if dim == -1:
+        return attention @ corner
+    # Expanded by hand: matmul itself would copy the attention to fold its batch away.
+    return corner.mT.expand(*attention.shape[:-2], n, n) @ attention
 
 
 @dataclass(frozen=True)
