@@ -37,7 +37,7 @@ class ClipBackbone(nn.Module):
         self.vision = towers.vision_model
         self.text_projection = towers.text_projection
         self.visual_projection = towers.visual_projection
-        self.logit_scale = float(towers.logit_scale.detach())
+        self.logit_scale: float = config.logit_scale_init_value
         self.width: int = config.projection_dim
         self.pixels: PixelSpec | None = PixelSpec(config.vision_config.image_size, MEAN, STD)
 
