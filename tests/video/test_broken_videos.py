@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -18,7 +19,7 @@ from ucofia.errors import (
     UnreadableVideoError,
     VideoError,
 )
-from ucofia.video import source
+from ucofia.video import packets, source
 from ucofia.video.decode import decode, frames_at, probe
 
 
@@ -150,6 +151,34 @@ def test_a_file_damaged_in_the_middle_gives_the_frames_of_sequential_decoding(
         for frame, picture in zip(found.frames[1:-1], pictures, strict=True)
     ]
     assert all(same)
+
+
+class Interrupted:
+    """A stream, and its container, in whose packets errors turn up."""
+
+    def __init__(self, *items: object) -> None:
+        self.container, self.items = self, iter(items)
+
+    def demux(self, stream):
+        for item in self.items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def test_packets_behind_a_read_error_are_still_read() -> None:
+    a, b, c, end = (SimpleNamespace(size=size) for size in (5, 5, 5, 0))
+    damage = av.error.InvalidDataError(1, "damage")
+    stream = Interrupted(a, damage, b, damage, c, end)
+    assert list(packets.demuxed(stream)) == [a, b, c]
+    hopeless = Interrupted(a, *[damage] * 1000, b)
+    assert list(packets.demuxed(hopeless)) == [a]
+
+
+def test_any_number_of_packets_of_a_stream_that_begins_late_is_passed_over() -> None:
+    a, b = SimpleNamespace(size=5), SimpleNamespace(size=6)
+    stream = Interrupted(a, *[IndexError("list index out of range")] * 1000, b)
+    assert list(packets.demuxed(stream)) == [a, b]
 
 
 def test_a_video_without_a_single_good_frame_says_so(tmp_path) -> None:

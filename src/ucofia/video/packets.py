@@ -85,12 +85,16 @@ def again(path: Path, limits: Limits, held: Sequence[Any] | None) -> Iterator[It
 
 def demuxed(stream: Any) -> Iterator[Any]:
     """Yield the packets of a stream; an error in between costs what is damaged, not the rest."""
-    for _ in range(_READ_ATTEMPTS):
+    attempts = 0
+    while attempts < _READ_ATTEMPTS:
         try:
             # Empty packets would tell the decoder that the video ends.
             yield from (packet for packet in stream.container.demux(stream) if packet.size)
             return
         except av.FFmpegError:
+            attempts += 1
+        except IndexError:
+            # A packet of a stream that begins later than the others: not ours, and consumed.
             continue
 
 
