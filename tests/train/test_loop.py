@@ -20,6 +20,7 @@ from ucofia.errors import (
     RunFolderError,
     RunMismatchError,
     SettingError,
+    TextCutWarning,
     TrainingStoppedError,
 )
 from ucofia.metrics import summarise, text_to_video_ranks
@@ -121,7 +122,7 @@ def test_a_line_of_the_log_that_a_crash_cut_short_is_forgotten(tmp_path: Path) -
 def test_a_checkpoint_that_was_being_written_is_ignored(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         run(tmp_path, progress=after(3, KilledError()))
-    partial = tmp_path / "checkpoints" / "step-00000004.partial"
+    partial = tmp_path / "checkpoints" / "step-00000004-0001.partial"
     partial.mkdir()
     (partial / "model.safetensors").write_bytes(b"half of it")
     run(tmp_path)
@@ -197,11 +198,44 @@ def test_a_stop_between_steps_is_saved_and_can_be_resumed(whole: Path, tmp_path:
     assert_identical(whole, tmp_path)
 
 
-def test_a_stop_at_the_end_of_an_epoch_comes_after_its_validation(tmp_path: Path) -> None:
+def test_a_stop_at_the_end_of_an_epoch_leaves_its_validation_for_later(
+    whole: Path, tmp_path: Path
+) -> None:
     answers = iter([False, False, True])
     with pytest.raises(TrainingStoppedError, match="step 3 of 6"):
         run(tmp_path, stop=lambda: next(answers))
-    assert ucofia.load(tmp_path).config.frames == 3
+    assert not (tmp_path / "model.safetensors").exists()
+    run(tmp_path)
+    assert_identical(whole, tmp_path)
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "log.jsonl").open()]
+    assert kinds == [*["step"] * 3, "validation"] * 2
+
+
+def test_a_video_that_is_missing_at_the_validation_costs_no_step(
+    whole: Path, tmp_path: Path
+) -> None:
+    benchmark, frames = tiny_benchmark()
+
+    def missing(video: VideoItem) -> Any:
+        if video.id == "val-3":
+            raise NoFramesError(video.id, "the file is gone")
+        return frames(video)
+
+    with pytest.raises(NoFramesError, match="val-3"):
+        run(tmp_path, data=TrainData(benchmark, missing))
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert saved.name == "step-00000003-0000"
+    run(tmp_path)
+    assert_identical(whole, tmp_path)
+
+
+def test_cut_texts_are_warned_of_once(tmp_path: Path) -> None:
+    benchmark, frames = tiny_benchmark()
+    texts = tuple(replace(text, text=text.text + " on" * 9) for text in benchmark.train.texts)
+    long = replace(benchmark, train=replace(benchmark.train, texts=texts))
+    with pytest.warns(TextCutWarning) as caught:
+        run(tmp_path, data=TrainData(long, frames))
+    assert len([w for w in caught if w.category is TextCutWarning]) == 1
 
 
 def test_a_missing_video_is_named_and_costs_no_step(whole: Path, tmp_path: Path) -> None:

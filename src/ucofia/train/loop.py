@@ -10,7 +10,9 @@ It draws nothing and decides nothing about data; `progress` and `stop` belong to
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -26,6 +28,7 @@ from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
     RunFolderError,
+    TextCutWarning,
     TrainingStoppedError,
     UCoFiAError,
 )
@@ -39,7 +42,7 @@ from ucofia.train.settings import Settings, TrainData, described
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.tensorboard import Board
 from ucofia.train.validate import evaluate_split
-from ucofia.types import Progress
+from ucofia.types import Progress, TextBatch
 
 
 def train(
@@ -69,8 +72,8 @@ def train(
     share_weights(model, world)
     run = _Run(model, data, folder, config, settings, world, progress, stop)
     run.resume()
-    while run.step < run.steps:
-        run.epoch(run.step // run.epoch_steps)
+    while run.validated < config.epochs:
+        run.epoch(run.validated)
     return run.finish(about)
 
 
@@ -85,8 +88,11 @@ class _Run:
     progress: Progress | None
     stop: Callable[[], bool]
     step: int = 0  # updates done
+    validated: int = 0  # epochs that were trained and validated
     best: dict[str, Any] | None = None
     seconds: float = 0.0  # spent training, over all sittings
+    clock: float = 0.0  # when the last step ended
+    has_warned: bool = False
     optimizer: Optimizer = field(init=False)
     scaler: GradScaler = field(init=False)
     board: Board = field(init=False)
@@ -104,29 +110,29 @@ class _Run:
         """Go back to the last checkpoint, if there is one."""
         counters = self.folder.load(self.model, self.optimizer)
         if counters is not None:
-            self.step, self.best = counters["step"], counters["best"]
-            self.seconds = counters["seconds"]
+            self.step, self.validated = counters["step"], counters["validated"]
+            self.best, self.seconds = counters["best"], counters["seconds"]
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(counters["scaler"])
         if self.world.is_first:
-            self.folder.forget_after(self.step)
+            self.folder.forget_after(self.step, self.validated)
         self.world.wait()
 
     def epoch(self, epoch: int) -> None:
         """Train to the end of an epoch, validate, keep the best, save."""
         self.model.train()
+        self.clock = time.perf_counter()
         for batch in self._batches(epoch):
             self._update(batch, epoch)
-            within = self.step % self.epoch_steps
-            if within and self.step % self.settings.save_steps == 0:
+            if self.step % self.settings.save_steps == 0:
                 self._save()
-            if within and self.world.any(self.stop(), self.model.device):
-                self._save()
-                raise TrainingStoppedError(self.folder.path, self.step, self.steps)
-        self._validate(epoch)
+            self._stop_if_asked()
+        with self._saving_before_our_errors():
+            self._validate(epoch)
+        self.validated += 1
         self._save()
-        if self.step < self.steps and self.world.any(self.stop(), self.model.device):
-            raise TrainingStoppedError(self.folder.path, self.step, self.steps)
+        if self.validated < self.config.epochs:
+            self._stop_if_asked()
 
     def finish(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Test the best model once, and write result and report."""
@@ -157,10 +163,9 @@ class _Run:
         return result
 
     def _update(self, batch: PairBatch, epoch: int) -> None:
-        started = time.perf_counter()
         device, step = self.model.device, self.step
         encoder = Encoder(self.model, self.settings.seed, step, self.settings.precision)
-        texts, samples = self.model.tokenize(batch.texts), tuple(batch.samples.tolist())
+        texts, samples = self._tokenized(batch.texts), tuple(batch.samples.tolist())
         self.optimizer.zero_grad()
         # A disabled scaler gives one back.
         scale = self.scaler.scale(torch.ones((), device=device)).item()
@@ -188,9 +193,20 @@ class _Run:
         self.scaler.update()
         optim.clamp_logit_scale(self.model)
         self.step += 1
-        self._tell(epoch, loss, norm, factor, time.perf_counter() - started)
+        self._tell(epoch, loss, norm, factor)
 
-    def _tell(self, epoch: int, loss: float, norm: float, factor: float, seconds: float) -> None:
+    def _tokenized(self, texts: Sequence[str]) -> TextBatch:
+        """Warn of cut texts once, not at every step."""
+        with warnings.catch_warnings():
+            if self.has_warned:
+                warnings.simplefilter("ignore", TextCutWarning)
+            batch = self.model.tokenize(texts)
+        self.has_warned = True
+        return batch
+
+    def _tell(self, epoch: int, loss: float, norm: float, factor: float) -> None:
+        now = time.perf_counter()
+        seconds, self.clock = now - self.clock, now
         self.seconds += seconds
         if not self.world.is_first:
             return
@@ -236,13 +252,23 @@ class _Run:
             ranks=self.world.ranks,
             workers=self.settings.workers,
         )
-        try:
+        with self._saving_before_our_errors():
             yield from batches
-        except RunFolderError:
+
+    @contextmanager
+    def _saving_before_our_errors(self) -> Iterator[None]:
+        """Keep what was learned when a video gives no frames; the others will end as well."""
+        try:
+            yield
+        except UCoFiAError as error:
+            if not isinstance(error, RunFolderError):
+                self._save(together=False)
             raise
-        except UCoFiAError:  # a video that gives no frames; what was learned so far is kept
-            self._save(together=False)
-            raise
+
+    def _stop_if_asked(self) -> None:
+        if self.world.any(self.stop(), self.model.device):
+            self._save()
+            raise TrainingStoppedError(self.folder.path, self.step, self.steps)
 
     def _plan(self, epoch: int) -> Any:
         return epoch_plan(
@@ -255,9 +281,13 @@ class _Run:
         )
 
     def _save(self, *, together: bool = True) -> None:
-        if self.world.is_first and self.step != self.folder.saved_step:
-            counters = {"best": self.best, "seconds": self.seconds}
-            counters["scaler"] = self.scaler.state_dict()
+        if self.world.is_first:
+            counters = {
+                "validated": self.validated,
+                "best": self.best,
+                "seconds": self.seconds,
+                "scaler": self.scaler.state_dict(),
+            }
             self.folder.save(self.step, self.model, self.optimizer, counters)
         if together:
             self.world.wait()

@@ -2,7 +2,8 @@
 
     run.json             what is trained on what and how; a resumed run must say the same
     log.jsonl            one line per step and per validation
-    checkpoints/step-N/  weights, optimiser and counters after step N; only the last is kept
+    checkpoints/step-N-E weights, optimiser and counters after N steps and E validated epochs;
+                         only the last is kept
     config.json, model.safetensors, ...   the best model so far: `ucofia.load(RUN)` reads it
     result.json, report.md, *.png         written at the end
 
@@ -35,6 +36,8 @@ OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "log.jsonl",
     "result.json",
 )
+
+PARTIAL = ".partial"  # ends the name of what is being written
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,14 @@ class RunFolder:
         whole = [text for text in path.read_text().splitlines(keepends=True) if text[-1] == "\n"]
         return [json.loads(text) for text in whole]
 
-    def forget_after(self, step: int) -> None:
-        """Drop what the log says about steps that will be done again."""
-        kept = [line for line in self.lines() if line["step"] <= step]
+    def forget_after(self, step: int, validated: int) -> None:
+        """Drop what the log says about steps and validations that will be done again."""
+        kept = [
+            line
+            for line in self.lines()
+            if line["step"] <= step
+            and not (line["kind"] == "validation" and line["epoch"] >= validated)
+        ]
         with self.written():
             _write_whole(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -93,17 +101,18 @@ class RunFolder:
     def save(
         self, step: int, model: Model, optimizer: Optimizer, counters: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint and drop the ones before it."""
-        folder = self.path / "checkpoints" / f"step-{step:08d}"
-        partial = folder.with_suffix(".partial")
-        with self.written(partial):
+        """Write a checkpoint and drop the ones before it; an equal one is not written again."""
+        folder = self.path / "checkpoints" / f"step-{step:08d}-{counters['validated']:04d}"
+        partial = folder.with_name(folder.name + PARTIAL)
+        if folder.exists():
+            return
+        with self.written():
             shutil.rmtree(partial, ignore_errors=True)
             checkpoint.save(model, partial)
             save_file(_optimiser_tensors(optimizer), partial / OPTIMISER)
             _write_whole(partial / STATE, _as_json({"step": step, **counters}))
             for path in partial.iterdir():
                 _sync(path)
-            shutil.rmtree(folder, ignore_errors=True)
             os.replace(partial, folder)
             for old in self._checkpoints():
                 if old != folder:
@@ -129,20 +138,23 @@ class RunFolder:
     def saved_step(self) -> int | None:
         """The step of the last checkpoint."""
         found = self._checkpoints()
-        return int(found[-1].name.removeprefix("step-")) if found else None
+        return int(found[-1].name.split("-")[1]) if found else None
 
     def _checkpoints(self) -> list[Path]:
         folders = (self.path / "checkpoints").glob("step-*")
-        return sorted(path for path in folders if path.suffix != ".partial")
+        return sorted(path for path in folders if path.suffix != PARTIAL)
 
     @contextmanager
-    def written(self, partial: Path | None = None) -> Iterator[None]:
+    def written(self) -> Iterator[None]:
         """Turn a full or broken disk into our error; nothing half-written stays."""
         try:
             yield
         except (OSError, SafetensorError) as error:
-            if partial is not None:
-                shutil.rmtree(partial, ignore_errors=True)
+            for left in (*self.path.glob("*" + PARTIAL), *self.path.glob("*/*" + PARTIAL)):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
             raise RunFolderError(self.path, str(error), self.saved_step) from error
 
 
@@ -178,7 +190,7 @@ def _as_json(values: Mapping[str, Any]) -> str:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + PARTIAL)
     partial.write_text(text)
     os.replace(partial, path)
 

@@ -52,5 +52,12 @@ def described(
         "distinct_videos": settings.distinct_videos,
         "train": asdict(config),
         "model": to_dict(model.config),
-        "tower": model.backbone.describe(),
+        "tower": _without(model.backbone.describe(), "transformers_version"),
     }
+
+
+def _without(values: Any, key: str) -> Any:
+    """Drop a key at every depth: an update of a library is no other training."""
+    if not isinstance(values, dict):
+        return values
+    return {name: _without(value, key) for name, value in values.items() if name != key}
