@@ -16,6 +16,7 @@ from ucofia import convert
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.clip_vip import ClipVipBackbone
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.errors import CheckpointError, NewerFormatError, UnknownNameError
@@ -104,11 +105,13 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
     family = description["family"]
     if family == "clip":
         return ClipBackbone.from_geometry(description["config"])
+    if family == "clip-vip":
+        return ClipVipBackbone.from_description(description)
     if family == "features":
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         text = SentenceTower.from_description(description["text"], tokenizer)
         return FeaturesBackbone(text, feature_width=description["feature_width"])
-    raise UnknownNameError("backbone family", family, ["clip", "features"])
+    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features"])
 
 
 def _pretrained(name: str, path: Path) -> Backbone:

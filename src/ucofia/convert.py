@@ -16,7 +16,9 @@ from torch import Tensor
 from ucofia import torchscript
 from ucofia.config import ModelConfig
 from ucofia.encode import clip_names
+from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.clip_vip import ClipVipBackbone
 from ucofia.errors import CheckpointError, CheckpointMismatchError
 from ucofia.model import Model
 from ucofia.presets import preset
@@ -97,7 +99,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def family(state: Mapping[str, Tensor]) -> str | None:
-    """Name the preset that a state dict belongs to; None for the towers of a CLIP alone."""
+    """Name the preset that a state dict belongs to; None for towers alone."""
     if not any(name.startswith("clip.") for name in state):
         return None
     selects = any(name.startswith("visual_token_selector.") for name in state)
@@ -128,11 +130,7 @@ def from_state(
     found = family(state)
     towers, parts = _split(state, found)
     config = config or preset(found or "zero-shot").model
-    backbone = ClipBackbone.from_geometry(
-        clip_names.geometry(
-            towers, vision_heads=heads.vision, text_heads=heads.text, activation=activation
-        )
-    )
+    backbone = _fresh_backbone(towers, heads, activation)
     model = Model(backbone, _sized(config, state, backbone.width, heads))
     ours = _in_model(towers)
     if found is None:  # the parts above the towers start fresh, on purpose
@@ -140,6 +138,21 @@ def from_state(
         ours = {**fresh, **ours}
     load_strictly(model, {**ours, **parts}, source)
     return model.eval()
+
+
+def _fresh_backbone(towers: Mapping[str, Tensor], heads: Heads, activation: str) -> Backbone:
+    prefix = "clip." if "moments" in towers else ""
+    geometry = clip_names.geometry(
+        {name.removeprefix(prefix): tensor for name, tensor in towers.items()},
+        vision_heads=heads.vision,
+        text_heads=heads.text,
+        activation=activation,
+    )
+    clip = ClipBackbone.from_geometry(geometry)
+    if not prefix:
+        return clip
+    proxies, moments = len(towers["proxies"]), towers["moments"].shape[1]
+    return ClipVipBackbone(clip, proxies=proxies, moments=moments)
 
 
 def load_strictly(model: Model, state: Mapping[str, Tensor], source: str) -> None:
@@ -174,7 +187,8 @@ def _split(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Separate the towers, renamed to ours, from the parts above them."""
     if found is None:
-        return clip_names.to_towers(state), {}
+        is_vip = any(name.startswith("clipmodel.") for name in state)
+        return (_vip_towers(state) if is_vip else clip_names.to_towers(state)), {}
     towers = {k.removeprefix("clip."): v for k, v in state.items() if k.startswith("clip.")}
     unused = _UNUSED.get(found, set())
     parts = {
@@ -183,6 +197,23 @@ def _split(
         if not name.startswith("clip.") and name not in unused
     }
     return clip_names.to_towers(towers), parts
+
+
+def _vip_towers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename CLIP-ViP's tensors, which are transformers' names behind a prefix."""
+    own = {
+        "vision_model.embeddings.added_cls": "proxies",
+        "vision_model.embeddings.temporal_embedding": "moments",
+        "logit_scale": "logit_scale",
+    }
+    towers = {}
+    for name, tensor in state.items():
+        name = name.removeprefix("clipmodel.")
+        if name.endswith(".position_ids"):  # a count, not a weight
+            continue
+        name = own.get(name) or "clip." + re.sub(r"^(text|vision)_model\.", r"\1.", name)
+        towers[name] = tensor.float()
+    return towers
 
 
 def _part_name(name: str, found: str) -> str:
