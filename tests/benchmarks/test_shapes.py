@@ -37,10 +37,8 @@ def facts(story: Story):
 
 def timeless(story: Story):
     """What patches tell, all of them found and named, when nobody knows their order."""
-    axis = {"left": "flat", "right": "flat", "up": "tall", "down": "tall"}
     things = frozenset(
-        (thing.colour, thing.shape, thing.mark, axis[thing.direction])
-        for thing in (story.first, story.second)
+        (thing.colour, thing.shape, thing.mark) for thing in (story.first, story.second)
     )
     return story.scene, things
 
@@ -83,7 +81,7 @@ def test_a_detail_distractor_keeps_the_colours_of_every_frame(made):
 def test_marks_show_in_some_frames_only(made):
     for own, swapped in made.test.hard_pairs("detail")[:, 1:]:
         differs = (made.test.pixels[own] != made.test.pixels[swapped]).any(axis=(1, 2, 3))
-        assert 0 < differs.sum() < len(differs) / 2
+        assert 0 < differs.sum() <= len(differs) / 2
 
 
 @pytest.mark.parametrize(

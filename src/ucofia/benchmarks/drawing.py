@@ -26,14 +26,8 @@ COLOURS = {
     "pink": (250, 140, 190),
 }
 SHAPES = ("circle", "square", "triangle", "cross")
-MARKS = {
-    "white": (255, 255, 255),
-    "black": (0, 0, 0),
-    "grey": (128, 128, 128),
-    "cyan": (0, 236, 236),
-}
-# Steps on the screen: x to the right, y down.
-DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+MARKS = {"white": (255, 255, 255), "black": (0, 0, 0)}
+DIRECTIONS = {"left": -1, "right": 1}
 
 _GROUND = {
     "grass": (58, 104, 52),
@@ -44,7 +38,7 @@ _GROUND = {
     "water": (48, 98, 128),
 }
 _DRAWN_FOR = 48  # the lengths below are pixels of frames of this side; other sizes scale them
-_RADIUS, _MARK, _REACH = 6.0, 2.0, 6.0
+_RADIUS, _MARK, _REACH = 8.0, 3.0, 14.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Thing:
     mark: str
     direction: str
     place: tuple[float, float]  # centre of its track, as shares of the frame's width and height
-    marked: tuple[int, ...]  # places of its track, counted rightwards or downwards, with marks
+    marked: tuple[int, ...]  # places of its track, counted rightwards, at which marks show
 
 
 @dataclass(frozen=True)
@@ -91,14 +85,12 @@ def draw_still(story: Story, *, things: int, marked: bool, size: int) -> Frames:
 
 def reversed_direction(thing: Thing) -> Thing:
     """Let a thing take the same track the other way."""
-    dx, dy = DIRECTIONS[thing.direction]
-    other = {step: name for name, step in DIRECTIONS.items()}[-dx, -dy]
-    return replace(thing, direction=other)
+    return replace(thing, direction="left" if thing.direction == "right" else "right")
 
 
 def _half(ground: Frames, mover: Thing, rests: Thing, steps: int) -> Frames:
     places = np.arange(steps)
-    if sum(DIRECTIONS[mover.direction]) < 0:  # left and up take the track backwards
+    if DIRECTIONS[mover.direction] < 0:
         places = places[::-1]
     half = np.repeat(ground[None], steps, axis=0)
     shown = np.array([place in mover.marked for place in places])
@@ -113,11 +105,9 @@ def _paint(
     """Paint a thing, `along` its track from -1 to 1, and where `shown` its mark, into frames."""
     size = half.shape[-1]
     scale = size / _DRAWN_FOR
-    step = np.abs(DIRECTIONS[thing.direction])
     # Whole pixels only: a thing must look the same at every place of its track.
-    x, y = (
-        np.round(thing.place[axis] * size + along * step[axis] * _REACH * scale) for axis in (0, 1)
-    )
+    x = np.round(thing.place[0] * size + along * _REACH * scale)
+    y = np.round(np.full(len(along), thing.place[1] * size))
     pixel = np.arange(size) + 0.5
     dx = (pixel[None, None, :] - x[:, None, None]) / scale
     dy = (pixel[None, :, None] - y[:, None, None]) / scale

@@ -39,8 +39,9 @@ from ucofia.benchmarks.frames import ArrayFrames, array_frames
 from ucofia.benchmarks.types import Benchmark, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
 
+VERSION = 2  # counts whenever the same seed draws other videos
 KINDS = ("base", "scene", "object", "order", "direction", "detail")
-_PLACES = ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75))
+_LANES = ((0.5, 0.26), (0.5, 0.74))  # where things rest; their tracks run to both sides
 _PIXEL = 1 / 48  # jitter of a place
 _HELD_OUT = 0.15  # share of the pairs of things for each of val and test
 
@@ -118,7 +119,7 @@ def shapes(
         name: _part(name, groups, pairs[name], seed=seed, frames=frames, size=size)
         for name, groups in (("train", train), ("val", val), ("test", test))
     }
-    return Shapes(**parts, notes=(f"generated with seed {seed}",))
+    return Shapes(**parts, notes=(f"shapes {VERSION}, drawn with seed {seed}",))
 
 
 def stills(seed: int = 0, *, count: int = 2000, size: int = 48) -> Stills:
@@ -237,15 +238,15 @@ def _groups(
 def _random_story(rng: np.random.Generator, pairs: tuple[Pair, ...], *, steps: int) -> Story:
     looks = sorted(_pick(rng, pairs))  # a set has no order of its own
     marks, colours = rng.permutation(len(MARKS)), list(MARKS)
-    places = rng.permutation(len(_PLACES))
+    lanes = rng.permutation(len(_LANES))
     first, second = (
         Thing(
             colour=looks[look][0],
             shape=looks[look][1],
             mark=colours[marks[look]],
             direction=_pick(rng, list(DIRECTIONS)),
-            place=_jittered(rng, _PLACES[places[look]]),
-            marked=tuple(sorted(rng.permutation(steps)[: max(1, steps // 3)].tolist())),
+            place=_jittered(rng, _LANES[lanes[look]]),
+            marked=tuple(sorted(rng.permutation(steps)[: steps // 2].tolist())),
         )
         for look in rng.permutation(2)
     )
