@@ -99,7 +99,7 @@ class ClipVipBackbone(nn.Module):
         videos, frames = pixels.shape[:2]
         patches = table.patch_embedding(pixels.flatten(0, 1)).flatten(2).mT
         patches = patches.unflatten(0, (videos, frames)) + positions[1:]
-        moments = self.moments
+        moments: Tensor = self.moments
         if frames != moments.shape[1]:
             moments = nn.functional.interpolate(moments.mT, size=frames, mode="linear").mT
         patches = patches + moments[:, :, None]
