@@ -1,12 +1,15 @@
 """Matrices of scores and truth files from any system: read safely, checked, explained when wrong.
 
 A matrix is `.npy` (mapped, not loaded), `.npz` or a table of numbers as text. An `.npz` with
-several matrices of one shape holds the levels of one system. Nothing is ever unpickled.
+several matrices of one shape holds the levels of one system. Nothing is ever unpickled. A matrix
+that is too large for the memory lies in a temporary file that vanishes with it.
 """
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -14,6 +17,8 @@ from numpy.lib.npyio import NpzFile
 from ucofia.errors import MatrixError
 
 ONLY_LEVEL = "total"
+IN_MEMORY_BYTES = 512 << 20  # larger matrices are mapped from a temporary file
+BLOCK_ENTRIES = 2**22  # averaged at a time
 ADVICE = "Save a two-dimensional array of numbers: numpy.save(path, scores)"
 
 
@@ -70,6 +75,32 @@ def require_bank(
         if theirs[1 - axis] == ours[axis]:
             advice += "; it looks transposed"
         raise MatrixError(what, problem, advice)
+
+
+def empty_matrix(rows: int, columns: int, dtype: Any) -> np.ndarray:
+    """Make room for scores: in memory, or in a file without a name when there are too many."""
+    if rows * columns * np.dtype(dtype).itemsize <= IN_MEMORY_BYTES:
+        return np.empty((rows, columns), dtype)
+    with tempfile.TemporaryFile() as file:  # the mapping keeps the file alive
+        return np.memmap(file, dtype, "w+", shape=(rows, columns))
+
+
+def mean_level(
+    levels: Mapping[str, np.ndarray], weights: Mapping[str, float] | None = None
+) -> np.ndarray:
+    """Average the levels by their weights, some rows at a time; a single one is not copied."""
+    matrices = list(levels.values())
+    if len(matrices) == 1:
+        return matrices[0]
+    shares = [(weights or {}).get(name, 1.0) for name in levels]
+    rows, columns = matrices[0].shape
+    mean = empty_matrix(rows, columns, np.float64)
+    step = max(1, BLOCK_ENTRIES // max(1, columns))
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        parts = [np.asarray(matrix[part], np.float64) for matrix in matrices]
+        mean[part] = np.average(parts, axis=0, weights=shares)
+    return mean
 
 
 def _numpy_levels(path: Path) -> dict[str, np.ndarray]:

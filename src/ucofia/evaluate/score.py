@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ucofia.errors import MatrixError, UnknownNameError
-from ucofia.evaluate.matrices import require_bank
+from ucofia.evaluate.matrices import mean_level, require_bank
 from ucofia.metrics import (
     Difference,
     Summary,
@@ -52,6 +52,7 @@ class Settings:
     iterations: int = PAPER_ITERATIONS
     start: Start = "paper"
     at: Sequence[int] = (1, 5, 10)
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def score(
 ) -> Report:
     """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
     settings, banks = settings or Settings(), banks or {}
-    total = mean_level(scores)
+    total = mean_level(scores, settings.weights)
     truth = _truth(total.shape, truth)
     for direction, bank in banks.items():
         require_bank(bank, scores, axis=1 if direction == "t2v" else 0)
@@ -138,13 +139,6 @@ def score(
     )
 
 
-def mean_level(levels: Levels) -> np.ndarray:
-    """The mean of the levels; a single one is returned as it is, without a copy."""
-    if len(levels) == 1:
-        return next(iter(levels.values()))
-    return np.asarray(np.mean([np.asarray(m, np.float64) for m in levels.values()], axis=0))
-
-
 def variants(
     direction: Direction,
     name: Normalisation,
@@ -153,7 +147,7 @@ def variants(
     settings: Settings,
 ) -> list[Variant]:
     """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
-    total, temperature = mean_level(scores), settings.temperature or 1.0
+    total, temperature = mean_level(scores, settings.weights), settings.temperature or 1.0
     if name == "none":
         alone = [Variant(f"none, {level} level", matrix) for level, matrix in scores.items()]
         return [*(alone if len(alone) > 1 else []), Variant(name, total)]
@@ -162,24 +156,24 @@ def variants(
         product = dual_softmax(turn(total), temperature=temperature)
         return [Variant(name, turn(product), "test queries")]
     bank: Bank = "given" if given else "test queries"
-    levels = [turn(matrix) for matrix in (given or scores).values()]
-    bank_total = turn(mean_level(given or scores))
+    levels = {level: turn(matrix) for level, matrix in (given or scores).items()}
+    bank_total = turn(mean_level(given or scores, settings.weights))
     if name == "querybank":
         mixed = querybank(turn(total), bank_total, temperature=temperature)
         return [Variant(name, turn(mixed), bank)]
     if name == "inverted-softmax":
         bias = inverted_softmax_bias(bank_total, temperature=temperature)
         return [Variant(name, total, bank, bias)]
-    orders: dict[str, list[np.ndarray]] = {name: levels}
+    orders: dict[str, Levels] = {name: levels}
     if len(levels) > 1:
-        orders["sinkhorn after the mean"] = [bank_total]
+        orders["sinkhorn after the mean"] = {"mean": bank_total}
     return [
         Variant(label, total, bank, *_sinkhorn(matrices, settings))
         for label, matrices in orders.items()
     ]
 
 
-def _sinkhorn(banks: Sequence[np.ndarray], settings: Settings) -> tuple[np.ndarray, float]:
+def _sinkhorn(banks: Levels, settings: Settings) -> tuple[np.ndarray, float]:
     """Mean bias of the levels, and the worst of their residuals."""
     solutions = [
         solve(
@@ -188,9 +182,11 @@ def _sinkhorn(banks: Sequence[np.ndarray], settings: Settings) -> tuple[np.ndarr
             temperature=settings.temperature or 1.0,
             start=settings.start,
         )
-        for bank in banks
+        for bank in banks.values()
     ]
-    bias = np.mean([solution.candidate_bias for solution in solutions], axis=0)
+    weights = [settings.weights.get(name, 1.0) for name in banks]
+    biases = [solution.candidate_bias for solution in solutions]
+    bias = np.average(biases, axis=0, weights=weights)
     return bias, max(solution.residual for solution in solutions)
 
 
