@@ -56,6 +56,12 @@ ACTOR = """
             header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
             header["seconds"] *= 3000
             return header, crops
+        if name.startswith("flood"):
+            try:
+                while True:
+                    os.write(2, bytes(1 << 20))
+            except OSError:
+                pass
         if name.startswith("hungry"):
             eaten = bytearray(1 << 40)
         if name.startswith("odd"):
@@ -163,6 +169,21 @@ def test_what_a_library_prints_does_not_disturb(actor) -> None:
 def test_memory_is_limited(actor) -> None:
     hungry, fine = results(["hungry", "fine"], actor)
     assert isinstance(hungry, Failed) and isinstance(fine, Decoded)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits on file sizes")
+def test_a_flood_of_complaints_does_not_fill_the_disk(actor) -> None:
+    assert all(isinstance(r, Decoded) for r in results(["flood", "fine"], actor))
+
+
+def test_relative_paths_follow_the_parent_when_it_moves(clip, tmp_path, monkeypatch) -> None:
+    (tmp_path / "b.mp4").write_bytes(clip.read_bytes())
+    monkeypatch.chdir(clip.parent)
+    many = decode_many((request(name) for name in (clip.name, "b.mp4")), in_flight=1)
+    assert isinstance(next(many), Decoded)
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(next(many), Decoded)
+    many.close()
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
 """From decoded frames to what a backbone eats: crops as bytes, then normalised numbers.
 
 `crops` is exact and the default. `crops_fast` is a few times faster and may be one grey level off
-(in white noise, a few values in a million by two); it needs torch, which is why the processes that
-decode use the exact one (`crop`) unless told otherwise.
+(in white noise, very rarely two); it needs torch, which the processes that decode do without.
 Knows no files and no backbone: size, mean and deviation come with the weights (`PixelSpec`).
 """
 

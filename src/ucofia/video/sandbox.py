@@ -168,7 +168,7 @@ class _Pool:
 def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
     header = worker.ask(
         {
-            "path": os.fspath(request.path),
+            "path": os.path.abspath(os.fsdecode(request.path)),
             "size": request.pixels.size,
             "sampling": asdict(request.sampling),
         }

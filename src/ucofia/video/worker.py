@@ -6,6 +6,7 @@ pickles: whoever takes over a decoder with a crafted file must not gain the pare
 Imports no torch, so that it starts quickly.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from ucofia.video.source import Limits
 Handle = Callable[[Mapping[str, Any], Limits, Callable[[], None]], tuple[dict[str, Any], bytes]]
 
 _BEAT_SECONDS = 1.0
+_WRITTEN_BYTES = 16 << 20  # to a file: only complaints of libraries are ever written
 
 
 def answer(
@@ -120,10 +122,17 @@ def _restrict(limits: Limits) -> None:
         import resource
     except ImportError:  # Windows has no such limits; time limits still hold there
         return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    allowed = limits.memory_bytes if most < 0 else min(limits.memory_bytes, most)
-    resource.setrlimit(resource.RLIMIT_AS, (allowed, most))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: _WRITTEN_BYTES,
+        resource.RLIMIT_AS: limits.memory_bytes,
+    }
+    for kind, most in wanted.items():
+        _, ceiling = resource.getrlimit(kind)
+        allowed = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
+        with contextlib.suppress(ValueError, OSError):  # not every system has every limit
+            resource.setrlimit(kind, (allowed, ceiling))
 
 
 if __name__ == "__main__":
