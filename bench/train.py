@@ -148,7 +148,9 @@ def one(name: str, batch: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     preset, _, how = name.partition(" ")
     real = how.startswith("with towers")
+    torch.manual_seed(0)
     backbone: Any = ClipBackbone.from_geometry(B32) if real else StubTowers()
+    torch.manual_seed(1)
     model = Model(backbone, PRESETS[preset].model).train()
     pairs = tower_pairs(batch) if real else stub_pairs(batch)
     step: Callable[[], Tensor] = lambda: our_step(model, pairs)  # noqa: E731
@@ -162,13 +164,14 @@ def one(name: str, batch: int) -> dict[str, Any]:
     times = []
     for _ in range(1 if real else REPEATS):
         started = time.process_time()
-        step()
+        loss = step().item()
         times.append(time.process_time() - started)
     return {
         "line": name,
         "batch": batch,
         "parameters_millions": sum(p.numel() for p in model.parameters()) / 1e6,
         "seconds": min(times),
+        "loss": loss,
         "megabytes": _peak_mb() - before,
     }
 
@@ -197,15 +200,20 @@ def main() -> None:
         lines += [("ucofia with towers, chunk of 1", 4)]
     print("| step | batch | parameters (M) | CPU s | peak MB above the weights |")
     print("|---|---|---|---|---|")
+    losses = {}
     for name, batch in lines:
         command = [sys.executable, __file__, "--one", name, "--batch", str(batch)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
+        losses[name] = found["loss"]
         print(
             f"| {name} | {batch} | {found['parameters_millions']:.1f} | "
             f"{found['seconds']:.2f} | {found['megabytes']:.0f} |",
             flush=True,
         )
+    ours, plain = (losses[f"ucofia-authors above the towers{end}"] for end in ("", ", plain"))
+    if abs(ours - plain) > 1e-3:
+        raise SystemExit(f"the two steps differ: loss {ours} and {plain}")
 
 
 if __name__ == "__main__":
