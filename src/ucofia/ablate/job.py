@@ -1,0 +1,206 @@
+"""The trainings of all tables, one after the other, each ending in one small result file.
+
+A result names what it was made from: data, settings, towers. One that was made from something else
+is not counted and made again. Kill the job whenever you like: finished results stay, and an
+unfinished training goes on at its last checkpoint.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucofia import checkpoint
+from ucofia.ablate import towers
+from ucofia.ablate.rows import FRAMES, FULL, Training, trainings
+from ucofia.benchmarks.catalogue import SplitFrames
+from ucofia.benchmarks.shapes import KINDS, Shapes, shapes
+from ucofia.config import to_dict
+from ucofia.errors import UnknownNameError
+from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
+from ucofia.evaluate.matrices import mean_level
+from ucofia.evaluate.retrieved import first_hits, shares_by_count
+from ucofia.model import Model
+from ucofia.train import tiny
+from ucofia.train.loop import train
+from ucofia.train.provenance import commit, versions
+from ucofia.train.settings import Settings, TrainData
+from ucofia.types import Progress
+
+DATA_SEED = 0
+NORMALISE = ("none", "sinkhorn", "dual-softmax")
+BANK = 900  # texts, and videos
+SAVE_STEPS = 25
+
+
+@dataclass(frozen=True)
+class Size:
+    """Groups of six videos in each split."""
+
+    train: int = 300
+    val: int = 25
+    test: int = 100
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where results are, and what they are made from."""
+
+    results: Path  # one JSON per training and seed; small enough to be committed
+    work: Path  # towers and runs; may be deleted
+    size: Size = Size()
+    progress: Progress | None = None
+    stop: Callable[[], bool] = lambda: False
+
+    @cached_property
+    def data(self) -> Shapes:
+        """The drawn videos."""
+        return shapes(DATA_SEED, **asdict(self.size), frames=FRAMES, size=tiny.IMAGE)
+
+    @cached_property
+    def data_name(self) -> str:
+        """A name for exactly these pixels and captions."""
+        digest = hashlib.blake2b(digest_size=6)
+        for part in (self.data.train, self.data.val, self.data.test):
+            digest.update(np.ascontiguousarray(part.pixels).tobytes())
+            digest.update("\n".join(text.text for text in part.split.texts).encode())
+        return digest.hexdigest()
+
+    def run(self, names: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
+        """Do what is missing, all trainings of a seed before the next seed; yields as it ends."""
+        known = trainings()
+        for name in names:
+            if name not in known:
+                raise UnknownNameError("training", name, list(known))
+        for seed in seeds:
+            for name in names:
+                done = self.result(known[name], seed) is not None
+                if not done:
+                    self._make(known[name], seed)
+                yield name, seed, done
+
+    def result(self, training: Training, seed: int) -> dict[str, Any] | None:
+        """A finished result that was made from the same things."""
+        try:
+            found: dict[str, Any] = json.loads(self.file(training.name, seed).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if found.get("recipe") == self.recipe(training) else None
+
+    def file(self, name: str, seed: int) -> Path:
+        """Where a result is."""
+        return self.results / f"{name}-seed-{seed}.json"
+
+    def recipe(self, training: Training) -> dict[str, Any]:
+        """Everything that a result depends on besides its seed and the code."""
+        made = {
+            "model": to_dict(training.model),
+            "train": asdict(training.train),
+            "towers": {"patch_pixels": training.patch_pixels, "train": asdict(towers.TRAIN)},
+            "pictures": towers.PICTURES,
+            "bank": BANK,
+            "data": self.data_name,
+            "size": asdict(self.size),
+        }
+        return dict(json.loads(json.dumps(made)))
+
+    def _make(self, training: Training, seed: int) -> None:
+        out = self.work / self.data_name / training.name / f"seed-{seed}"
+        result = train(
+            self._model(training, seed),
+            self._train_data,
+            out=out,
+            config=training.train,
+            settings=Settings(seed=seed, save_steps=SAVE_STEPS),
+            about={"preset": training.name, "backbone": "tiny, trained on stills"},
+            progress=self.progress,
+            stop=self.stop,
+        )
+        model = checkpoint.load(out)
+        found = evaluate(
+            model,
+            self.data.benchmark,
+            self._train_data.frames,
+            options=Options(
+                normalise=NORMALISE,
+                batch=64,
+                bank_limit=BANK,
+                every_level=training.name == FULL,
+            ),
+            progress=self.progress,
+        )
+        document = {
+            "training": training.name,
+            "seed": seed,
+            "test": _values(found),
+            "kinds": _kinds(self.data, found),
+            "retrieved": _retrieved(found),
+            "chosen_by": {k: result["chosen_by"][k] for k in ("split", "metric", "epoch", "t2v")},
+            "parameters": result["parameters"],
+            "train_seconds": result["seconds"],
+            "recipe": self.recipe(training),
+            "commit": commit(),
+            "versions": versions(),
+        }
+        self.results.mkdir(parents=True, exist_ok=True)
+        partial = self.file(training.name, seed).with_suffix(".partial")
+        lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
+        partial.write_text("{\n" + lines + "\n}\n")
+        os.replace(partial, self.file(training.name, seed))
+        with suppress(OSError):  # only needed to go on, and there is nothing left to do
+            shutil.rmtree(out / "checkpoints")
+
+    def _model(self, training: Training, seed: int) -> Model:
+        folder = self.work / self.data_name / f"towers-{training.patch_pixels}"
+        pretrained = towers.pretrained(
+            folder,
+            patch_pixels=training.patch_pixels,
+            progress=self.progress,
+            stop=self.stop,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Model(pretrained, training.model)
+
+    @cached_property
+    def _train_data(self) -> TrainData:
+        made = self.data
+        parts = {part.split.name: part.frames for part in (made.train, made.val, made.test)}
+        return TrainData(made.benchmark, SplitFrames(parts), made.train.groups)
+
+
+def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
+    """Direction, then levels and normalisation, then metric."""
+    values: dict[str, dict[str, Mapping[str, float]]] = {"t2v": {}, "v2t": {}}
+    for ranked in found.ranked:
+        name = ranked.line.name
+        if ranked.levels != found.levels:
+            name = f"{'+'.join(ranked.levels)}, {name}"
+        rounded = {k: round(v, 3) for k, v in ranked.line.summary.values().items()}
+        values[ranked.line.direction][name] = rounded
+    return values
+
+
+def _kinds(data: Shapes, found: Evaluation) -> dict[str, float]:
+    """How often a text prefers its video to the one that differs in a single fact, per cent."""
+    total = mean_level(found.scores)
+    shares = {}
+    for kind in KINDS[1:]:
+        text, right, wrong = data.test.hard_pairs(kind).T
+        shares[kind] = round(100 * float(np.mean(total[text, right] > total[text, wrong])), 2)
+    return shares
+
+
+def _retrieved(found: Evaluation) -> dict[str, dict[str, float]]:
+    """Share of videos that are nobody's, one text's, or several texts' first hit, per cent."""
+    videos = len(found.split.videos)
+    return {name: shares_by_count(hits, videos) for name, hits in first_hits(found).items()}

@@ -1,0 +1,103 @@
+"""`ucofia eval`: a model on a benchmark, with everything one must know to believe the figures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucofia.cli import show
+from ucofia.cli.app import app
+from ucofia.errors import SettingError
+
+if TYPE_CHECKING:
+    from ucofia.benchmarks.frames import FrameSource
+    from ucofia.benchmarks.types import Benchmark
+    from ucofia.evaluate.benchmark import Options
+    from ucofia.model import Model
+    from ucofia.types import Progress
+
+
+@app.command(name="eval")
+def evaluate(
+    benchmark: Annotated[str, typer.Argument(help="What to test on: see `ucofia data list`.")],
+    model: Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    bank: Annotated[
+        str, typer.Option(help="Split whose texts and videos normalise, or `none`.")
+    ] = "train",
+    bank_limit: Annotated[
+        int | None, typer.Option(help="Most texts and videos of the bank [default: all].", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the result [default: in the run folder].")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)] = 32,
+    workers: Annotated[int, typer.Option(help="Processes that load frames.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Decides what is held out or drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
+) -> int:
+    """Rank a split both ways, with every normalisation and every level, beside the paper."""
+    from ucofia import checkpoint
+    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.evaluate import benchmark as evaluation
+    from ucofia.evaluate import report
+    from ucofia.train.provenance import commit, versions
+
+    options = evaluation.Options(
+        split=split,
+        bank=None if bank == "none" else bank,
+        bank_limit=bank_limit,
+        batch=batch,
+        workers=workers,
+    )
+    opened = open_data(benchmark, data, seed=seed)
+    loaded = checkpoint.load(model, device=device)
+    with show.progress_bar(quiet=as_json) as progress:
+        known, frames = opened.benchmark, opened.frames
+        if frames is None:
+            assert data is not None  # only `shapes` does without a folder, and it has frames
+            folder = cache or data / ".ucofia-cache"
+            known, frames, options = _decoded(known, loaded, folder, options, progress)
+        found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
+    about = {"versions": versions(), "commit": commit(), "seed": seed}
+    rule = report.checkpoint_rule(model)
+    named = {"name": model, "fingerprint": loaded.fingerprint(), "chosen_by": rule}
+    result = report.document(found, model=named, about=about)
+    if out is None and Path(model).is_dir():
+        out = Path(model) / f"eval-{benchmark}-{split}"
+    if out is not None:
+        report.write(found, result, out)
+        show.talk(f"written to {out}")
+    print(json.dumps(result, indent=1) if as_json else report.page(result))
+    return 0
+
+
+def _decoded(
+    benchmark: "Benchmark",
+    model: "Model",
+    folder: Path,
+    options: "Options",
+    progress: "Progress | None",
+) -> "tuple[Benchmark, FrameSource, Options]":
+    """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
+    from ucofia.benchmarks.cache import CacheSettings, open_cache
+    from ucofia.benchmarks.cache_fill import fill_cache
+    from ucofia.benchmarks.protocol import keep_videos
+    from ucofia.evaluate.benchmark import needed_videos
+
+    if model.pixels is None:
+        raise SettingError("model", "features", "videos need towers that look at pixels")
+    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
+    fill_cache(needed_videos(benchmark, options), folder, settings, progress=progress)
+    cached = open_cache(folder)
+    # The bank keeps its texts when its videos are missing; the tested split loses both.
+    others = (s for s in benchmark.splits if s.name != options.split)
+    kept = {video.id for other in others for video in other.videos} | set(cached.videos)
+    return keep_videos(benchmark, kept), cached, replace(options, available=set(cached.videos))

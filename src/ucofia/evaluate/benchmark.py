@@ -1,0 +1,275 @@
+"""A model on one split of a benchmark: what a user of an index of these videos would get.
+
+Videos become an index in memory, in the half precision in which an index stores them. Every text
+is scored against it by the function that training and search use, and some queries are searched
+for as a user would, to prove that the ranks agree. Levels are kept apart, so that each can be
+ranked alone, with others, and under every normalisation.
+
+The bank is another split: its texts for text to video, its videos for video to text.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+
+from ucofia.benchmarks.frames import FrameSource
+from ucofia.benchmarks.types import Benchmark, Split, VideoItem
+from ucofia.errors import UnknownNameError
+from ucofia.evaluate.gallery import (
+    SearchCheck,
+    check_search,
+    counting_cuts,
+    gallery,
+    level_scores,
+    level_weights,
+)
+from ucofia.evaluate.score import NORMALISATIONS, Direction, Levels, Line, Settings, score
+from ucofia.index.rows import Collection
+from ucofia.model import Model
+from ucofia.types import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is evaluated and how much of it."""
+
+    split: str = "test"
+    bank: str | None = "train"  # None: normalisations see the test queries
+    bank_limit: int | None = None  # texts and videos of the bank, evenly spread
+    available: Set[str] | None = None  # ids of bank videos that have frames; None: all
+    batch: int = 32  # videos encoded at a time
+    workers: int = 0
+    normalise: tuple[str, ...] = NORMALISATIONS
+    every_level: bool = True  # also each level alone, and each left out
+
+
+@dataclass(frozen=True)
+class Bank:
+    """What normalisations may look at."""
+
+    texts: Sequence[str]
+    videos: Split
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One direction of some levels under one normalisation."""
+
+    levels: tuple[str, ...]
+    line: Line
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that was found out, before anybody writes it down."""
+
+    benchmark: str
+    split: Split
+    levels: tuple[str, ...]
+    bank_texts: int
+    bank_videos: int
+    ranked: Sequence[Ranked]
+    search: SearchCheck
+    seconds: Mapping[str, float]
+    peak_memory_mb: float | None
+    warnings: Sequence[str]
+    scores: Levels = field(repr=False)
+    banks: Mapping[Direction, Levels] = field(repr=False)
+
+    def line(self, direction: Direction, name: str) -> Line:
+        """The line of all levels together."""
+        for ranked in self.ranked:
+            if (ranked.levels, ranked.line.direction, ranked.line.name) == (
+                self.levels,
+                direction,
+                name,
+            ):
+                return ranked.line
+        known = [r.line.name for r in self.ranked if r.levels == self.levels]
+        raise UnknownNameError("normalisation", name, known)
+
+
+def evaluate(
+    model: Model,
+    benchmark: Benchmark,
+    frames: FrameSource,
+    *,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Rank a split both ways, raw and normalised, level by level."""
+    options = options or Options()
+    model.eval()
+    clock = _Clock()
+    split = split_of(benchmark, options.split)
+    bank = None if options.bank is None else split_of(benchmark, options.bank)
+    truth, texts = np.asarray(split.truth), [text.text for text in split.texts]
+    encoded = partial(gallery, model, frames=frames, batch=options.batch, workers=options.workers)
+    with clock("encoding videos"):
+        collection = encoded(split, progress=progress)
+    with clock("scoring"), counting_cuts() as cut:
+        scores = level_scores(model, texts, collection, split.name, progress)
+    with counting_cuts():
+        with clock("searching one by one"):
+            search = check_search(model, texts, truth, collection, scores)
+        with clock("scoring the bank"):
+            banks: dict[Direction, Levels] = {}
+            if bank is not None:
+                taken = _bank(bank, options)
+                banks = _bank_scores(model, texts, collection, taken, encoded, progress)
+    with clock("ranking"):
+        ranked = rank_all(model, scores, truth, banks, options, progress)
+    sizes = {d: next(iter(levels.values())).shape for d, levels in banks.items()}
+    return Evaluation(
+        benchmark=benchmark.name,
+        split=split,
+        levels=tuple(scores),
+        bank_texts=sizes["t2v"][0] if "t2v" in sizes else 0,
+        bank_videos=sizes["v2t"][1] if "v2t" in sizes else 0,
+        ranked=ranked,
+        search=search,
+        seconds=clock.seconds,
+        peak_memory_mb=_peak_memory_mb(),
+        warnings=[*benchmark.notes, *_warnings(options, bank, ranked, sum(cut))],
+        scores=scores,
+        banks=banks,
+    )
+
+
+def split_of(benchmark: Benchmark, name: str) -> Split:
+    """A split by name."""
+    known = {split.name: split for split in benchmark.splits}
+    if name not in known:
+        raise UnknownNameError("split", name, list(known))
+    return known[name]
+
+
+def rank_all(
+    model: Model,
+    scores: Levels,
+    truth: np.ndarray,
+    banks: Mapping[Direction, Levels],
+    options: Options,
+    progress: Progress | None = None,
+) -> list[Ranked]:
+    """Rank some levels after another; what is not the whole only raw and under Sinkhorn-Knopp."""
+    names = tuple(scores)
+    subsets = list(level_subsets(names)) if options.every_level else [names]
+    weights = dict(zip(names, level_weights(model), strict=True))
+    found = []
+    for done, subset in enumerate(subsets, 1):
+        kept = [n for n in options.normalise if subset == names or n in ("none", "sinkhorn")]
+        # Scores come with the learned scale: logits, which the index balances as they are.
+        settings = Settings(normalise=kept, temperature=1.0, weights=weights)  # type: ignore[arg-type]
+        report = score(
+            {name: scores[name] for name in subset},
+            truth=truth,
+            banks={d: {name: bank[name] for name in subset} for d, bank in banks.items()},
+            settings=settings,
+        )
+        # A level alone is a subset of its own; `score` lists it once more beside the whole.
+        lines = [line for line in report.lines if not line.name.startswith("none, ")]
+        found += [Ranked(subset, line) for line in lines]
+        if progress:
+            progress("ranking", done, len(subsets))
+    return found
+
+
+def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Each level alone, all but one, and all."""
+    for size in sorted({1, len(names) - 1, len(names)} - {0}):
+        yield from combinations(names, size)
+
+
+def needed_videos(benchmark: Benchmark, options: Options) -> list[VideoItem]:
+    """The videos whose frames an evaluation asks for."""
+    found = list(split_of(benchmark, options.split).videos)
+    if options.bank is not None:
+        found += _bank(split_of(benchmark, options.bank), options).videos.videos
+    return found
+
+
+def _bank(split: Split, options: Options) -> Bank:
+    """Take texts and videos, each evenly spread over the split."""
+    limit, available = options.bank_limit, options.available
+    texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
+    chosen = _spread(len(split.videos), limit)
+    if available is not None:
+        chosen = [row for row in chosen if split.videos[row].id in available]
+    return Bank(texts, split.take(chosen))
+
+
+def _bank_scores(
+    model: Model,
+    texts: Sequence[str],
+    collection: Collection,
+    bank: Bank,
+    encoded: Callable[..., Collection],
+    progress: Progress | None,
+) -> dict[Direction, Levels]:
+    """Score the bank both ways; its videos may be missing where its texts are not."""
+    banks: dict[Direction, Levels] = {}
+    if bank.texts:
+        banks["t2v"] = level_scores(model, bank.texts, collection, "the bank's texts", progress)
+    if bank.videos.videos:
+        others = encoded(bank.videos, progress=progress)
+        banks["v2t"] = level_scores(model, texts, others, "the bank's videos", progress)
+    return banks
+
+
+def _spread(count: int, limit: int | None) -> list[int]:
+    kept = count if limit is None else min(count, limit)
+    return [int(row) for row in np.linspace(0, count - 1, kept)] if kept else []
+
+
+def _warnings(
+    options: Options, bank: Split | None, ranked: Sequence[Ranked], cut: int
+) -> Iterator[str]:
+    if options.split != "test":
+        yield f"this is the {options.split} split; published figures are of test"
+    if cut:
+        yield f"{cut:,} texts are longer than the model takes and were cut"
+    if bank is not None and bank.name == options.split:
+        yield "the bank is the evaluated split itself, so normalisations saw the test queries"
+    if bank is not None and options.bank_limit is not None:
+        yield f"the bank was limited to {options.bank_limit:,} texts and videos"
+    seen = [r.line for r in ranked if r.line.bank == "test queries"]
+    for name in dict.fromkeys(line.name for line in seen):
+        ways = " and ".join(dict.fromkeys(x.direction for x in seen if x.name == name))
+        yield (
+            f"{name} ({ways}) saw all test queries at once; a person who asks one question at a "
+            f"time cannot have its figures"
+        )
+    for line in (r.line for r in ranked if r.line.tied and r.line.name == "none"):
+        share = 100 * line.tied / line.summary.queries
+        if share >= 1:
+            yield f"{line.direction}: {share:.0f} % of the queries tie, which counts against them"
+            break
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = round(time.perf_counter() - started, 3)
+
+
+def _peak_memory_mb() -> float | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)

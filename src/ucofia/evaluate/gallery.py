@@ -1,0 +1,150 @@
+"""An index in memory and every score of its videos: the part of an evaluation that costs.
+
+Videos are kept in half precision, as an index on disk keeps them. Scores come from the function
+that training and search use, in blocks, level by level; matrices that are too large for the memory
+lie in temporary files. `check_search` asks some queries as a user would, and compares.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ucofia.benchmarks.batches import video_batches
+from ucofia.benchmarks.frames import FrameSource
+from ucofia.benchmarks.types import Split
+from ucofia.errors import SettingError, TextCutWarning
+from ucofia.evaluate.matrices import empty_matrix
+from ucofia.index.rows import Collection, in_memory
+from ucofia.index.scoring import queries
+from ucofia.index.scoring import score as search_scores
+from ucofia.model import Model
+from ucofia.types import Progress, VideoFeatures
+
+TEXTS_AT_ONCE, VIDEOS_AT_ONCE = 128, 64
+SEARCHED = 16  # queries that are also searched for one by one
+
+
+@dataclass(frozen=True)
+class SearchCheck:
+    """Queries that were also searched for one by one."""
+
+    queries: int
+    same_rank: int
+    largest_difference: float  # of any score
+
+
+def gallery(
+    model: Model,
+    split: Split,
+    frames: FrameSource,
+    *,
+    batch: int,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Collection:
+    """Encode the videos of a split into an index in memory."""
+    if not split.videos:
+        raise SettingError("split", split.name, "it has no videos")
+    parts: list[VideoFeatures] = []
+    done = 0
+    loaded = video_batches(
+        split,
+        frames,
+        batch=batch,
+        max_frames=model.config.frames,
+        workers=workers,
+    )
+    for some in loaded:
+        with torch.inference_mode():
+            parts.append(_stored(model.encode_video(some.videos.to(model.device)).to("cpu")))
+        done += len(some.rows)
+        if progress:
+            progress(f"encoding videos of {split.name}", done, len(split.videos))
+    names = VideoFeatures.__dataclass_fields__
+    whole = VideoFeatures(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
+    return in_memory(whole, names=[video.id for video in split.videos])
+
+
+def level_scores(
+    model: Model,
+    texts: Sequence[str],
+    collection: Collection,
+    name: str,
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """Score every text against every video, level by level, in blocks."""
+    found = {
+        level: empty_matrix(len(texts), len(collection), np.float32) for level in model.levels()
+    }
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        some = texts[start : start + TEXTS_AT_ONCE]
+        with torch.inference_mode():
+            text = model.encode_text(model.tokenize(some))
+            for first in range(0, len(collection), VIDEOS_AT_ONCE):
+                last = min(len(collection), first + VIDEOS_AT_ONCE)
+                video = collection.features(np.arange(first, last), device=model.device)
+                for level, values in model.score(text, video).scores.items():
+                    found[level][start : start + len(some), first:last] = values.cpu().numpy()
+        if progress:
+            progress(f"scoring {name}", start + len(some), len(texts))
+    return found
+
+
+def check_search(
+    model: Model,
+    texts: Sequence[str],
+    truth: np.ndarray,
+    collection: Collection,
+    scores: Mapping[str, np.ndarray],
+    *,
+    count: int = SEARCHED,
+) -> SearchCheck:
+    """Search for some texts one by one, and compare with the matrix."""
+    rows = np.unique(np.linspace(0, len(texts) - 1, min(count, len(texts))).astype(int))
+    weights = level_weights(model)
+    same, largest = 0, 0.0
+    for row in rows.tolist():
+        with torch.inference_mode():
+            (query,) = queries(model, model.encode_text(model.tokenize([texts[row]])))
+        searched = search_scores(query, collection).total
+        matrix = np.average([m[row] for m in scores.values()], axis=0, weights=weights)
+        right = int(truth[row])
+        ranks = [int((values >= values[right]).sum()) for values in (searched, matrix)]
+        same += ranks[0] == ranks[1]
+        largest = max(largest, float(np.abs(searched - matrix).max()))
+    return SearchCheck(len(rows), same, largest)
+
+
+def level_weights(model: Model) -> list[float]:
+    """How much each level counts, in the order of its scores."""
+    return [level.weight for level in model.config.levels]
+
+
+def _stored(features: VideoFeatures) -> VideoFeatures:
+    """Round as an index does."""
+    return replace(
+        features,
+        video=features.video.half(),
+        frames=features.frames.half(),
+        patches=features.patches.half(),
+    )
+
+
+@contextmanager
+def counting_cuts() -> Iterator[list[int]]:
+    """Count texts that are cut, instead of warning batch by batch."""
+    found: list[int] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TextCutWarning)
+        yield found
+    for warning in caught:
+        if isinstance(warning.message, TextCutWarning):
+            found.append(len(warning.message.rows))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )

@@ -1,0 +1,51 @@
+"""Which videos texts find first, and how fairly that is spread: hubs, and videos nobody finds."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Int
+
+from ucofia.evaluate.benchmark import Evaluation
+from ucofia.evaluate.score import Levels, Normalisation, Settings, variants
+
+COUNTS = ("never", "once", "more than once")
+
+
+def first_hits(
+    found: Evaluation,
+    *,
+    normalise: tuple[Normalisation, ...] = ("none", "sinkhorn"),
+    weights: Mapping[str, float] | None = None,
+) -> dict[str, Int[np.ndarray, " t"]]:
+    """The best video of every text, with all levels, under each normalisation."""
+    settings = Settings(temperature=1.0, weights=weights or {})
+    hits: dict[str, np.ndarray] = {}
+    for name in normalise:
+        whole = variants("t2v", name, found.scores, found.banks.get("t2v"), settings)
+        chosen = next(variant for variant in whole if variant.name == name)
+        bias = np.zeros(chosen.scores.shape[1]) if chosen.bias is None else chosen.bias
+        hits[name] = _best(chosen.scores, bias)
+    return hits
+
+
+def best_of_levels(
+    scores: Levels, names: tuple[str, ...], weights: Mapping[str, float] | None = None
+) -> Int[np.ndarray, " t"]:
+    """The best video of every text when only some levels count."""
+    settings = Settings(temperature=1.0, weights=weights or {})
+    whole = variants("t2v", "none", {name: scores[name] for name in names}, None, settings)
+    return _best(whole[-1].scores, np.zeros(whole[-1].scores.shape[1]))
+
+
+def shares_by_count(hits: Int[np.ndarray, " t"], videos: int) -> dict[str, float]:
+    """Per cent of the videos that are the first hit of no text, of one, of several."""
+    times = np.bincount(hits, minlength=videos)
+    parts = (times == 0, times == 1, times > 1)
+    return {
+        name: round(100 * float(part.mean()), 2) for name, part in zip(COUNTS, parts, strict=True)
+    }
+
+
+def _best(scores: np.ndarray, bias: np.ndarray) -> Int[np.ndarray, " t"]:
+    """Row by row, because a matrix may be larger than the memory."""
+    return np.array([int(np.argmax(row + bias)) for row in scores], dtype=np.int64)
