@@ -76,7 +76,8 @@ def _moments(query: Query | None, collection: Collection, row: int) -> tuple[Mom
     others: Array = np.array([other for other in rows if other != row][:SEGMENTS_LOOKED_AT], int)
     if query is None or not len(others):
         return ()
-    ranking = best(collection, others, score(query, collection, others), top=MOMENTS)
+    scores = score(query, collection, others)
+    ranking = best(collection, others, scores, top=MOMENTS, query=query)
     return tuple(
         Moment(
             segment=collection.segments[other].id,

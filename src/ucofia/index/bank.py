@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ucofia.checkpoint import locate
 from ucofia.errors import SettingError
 from ucofia.index import calibrate
 from ucofia.index.calibrate import Calibration
@@ -67,7 +68,7 @@ class Balance:
 
 def texts_of(model: str) -> list[str]:
     """The texts that a model brings: one per line in its folder's `bank/texts.txt`."""
-    file = Path(model).expanduser() / "bank" / "texts.txt"
+    file = locate(model) / "bank" / "texts.txt"
     return file.read_text().splitlines() if model and file.is_file() else []
 
 

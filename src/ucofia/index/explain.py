@@ -120,7 +120,7 @@ def explain(
     confidence: float | None = None,
 ) -> Explanation:
     """Take the score of one row apart."""
-    scores = score(query, collection, np.array([row]))
+    scores = score(query, collection, np.array([row]), alone=True)
     segment = collection.segments[row]
     biases = {name: float(values[row]) for name, values in collection.biases.items()}
     return Explanation(

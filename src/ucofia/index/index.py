@@ -18,6 +18,7 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import bank as banks
 from ucofia.index import examples, export, ingest, search
+from ucofia.index import preview as previews
 from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.arrow import IndexSettings
 from ucofia.index.bank import Balance
@@ -27,6 +28,7 @@ from ucofia.index.explain import Explanation, explain
 from ucofia.index.files import is_below
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
+from ucofia.index.preview import Preview
 from ucofia.index.rows import Array, Collection
 from ucofia.index.scoring import Query, Scores, queries
 from ucofia.index.search import TOP, Ranking
@@ -36,6 +38,9 @@ from ucofia.types import Progress, VideoFeatures
 from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
 
+PREVIEW_FROM = 2000  # segments; fewer are scored in no time
+PREVIEW_TEXTS = 200  # of the bank, that show which way words point
+
 
 @dataclass(frozen=True)
 class _State:
@@ -44,6 +49,7 @@ class _State:
     version: tuple[int, int]
     collection: Collection
     balance: Balance
+    preview: Preview | None
 
     @property
     def confidence(self) -> Callable[[int, float], tuple[float, bool]] | None:
@@ -178,6 +184,7 @@ class Index:
             self._store.refresh()
             if banks.read(self._store) is not None:
                 banks.update(self._store, model, self._store.collection(), progress)
+            self._preview()
         return report
 
     def search(
@@ -279,6 +286,7 @@ class Index:
             if banks.read(self._store) is not None:
                 banks.solve(self._store, self.model, self._store.collection(), progress)
             self._store.compact()
+            self._preview()
 
     def export(self, path: Path | str) -> int:
         """Write all segments as .parquet (with vectors), .csv or .jsonl; counts them."""
@@ -324,8 +332,32 @@ class Index:
         if self._state is None or self._state.version != version:
             plain = self._store.collection()
             balance = banks.balance(self._store, plain, banks.read(self._store))
-            self._state = _State(version, replace(plain, biases=balance.biases), balance)
+            preview = previews.load(self._preview_folder(), plain) if plain.patches.units else None
+            balanced = replace(plain, biases=balance.biases)
+            self._state = _State(version, balanced, balance, preview)
         return self._state
+
+    def _preview_folder(self) -> Path:
+        return Path(self.path) / "preview"
+
+    def _preview(self) -> None:
+        """Bring the preview up to date where it pays; search is right without it."""
+        collection = self._store.collection()
+        if len(collection) < PREVIEW_FROM or not collection.patches.units or not self.is_local:
+            return
+        if previews.load(self._preview_folder(), collection) is None:
+            texts = self.bank_texts()[:PREVIEW_TEXTS]
+            words = np.zeros((0, self.settings.width), dtype=np.float32)
+            if texts:
+                with torch.inference_mode():
+                    encoded = self.model.encode_text(self.model.tokenize(texts))
+                words = encoded.words[encoded.word_mask].cpu().numpy()
+            previews.save(collection, words, self._preview_folder())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the index is a folder of this machine."""
+        return "://" not in self.path
 
     def _queries(self, texts: Sequence[str]) -> list[Query]:
         with torch.inference_mode():
@@ -347,8 +379,12 @@ class Index:
         exact: bool,
         grouped: bool,
     ) -> list[Hit]:
+        preview = self._newest().preview
+
         def rank(wanted: int) -> Ranking:
-            return search.brute_force(query, collection, top=wanted, among=among)
+            if not exact:
+                return search.fast(query, collection, top=wanted, among=among)
+            return search.exact(query, collection, top=wanted, among=among, preview=preview)
 
         return hits_of(
             query,

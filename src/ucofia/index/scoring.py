@@ -1,9 +1,9 @@
-"""The score of a query for some segments: the same functions as in training, in fixed blocks.
+"""The score of a query for some segments: the same functions as in training and evaluation.
 
-Matrix products may differ in the last bit between batches of different size. A ranking must not
-depend on which segments were scored together, or pruning would change the order of equals. So a
-query is always scored alone, against blocks of one fixed size; then the score of a segment is the
-same bits whether everything is scored or only what survived pruning (tests hold this).
+Matrix products may differ in the last bit between batches of different size and content. A ranking
+must not depend on which segments were scored together, or pruning would change the order of
+equals. So those that may enter a list are scored once more, each one alone (`alone=True`); that
+score is the same bits whatever else was looked at, and it decides.
 """
 
 from collections.abc import Mapping
@@ -65,23 +65,24 @@ def queries(model: Model, text: TextFeatures) -> list[Query]:
     return found
 
 
-def score(query: Query, collection: Collection, rows: Array | None = None) -> Scores:
-    """Score some rows, or all of them."""
+def score(
+    query: Query, collection: Collection, rows: Array | None = None, *, alone: bool = False
+) -> Scores:
+    """Score some rows, or all of them: in blocks, or each one alone."""
     rows = np.arange(len(collection)) if rows is None else np.asarray(rows)
+    size = 1 if alone else BLOCK
     total = np.empty(len(rows), dtype=np.float32)
     levels = {name: np.empty(len(rows), dtype=np.float32) for name in query.levels}
-    buffers = [_Buffer(column) for column in (collection.video, collection.frames)]
-    buffers.append(_Buffer(collection.patches))
+    columns = (collection.video, collection.frames, collection.patches)
+    buffers = [_Buffer(column, size) for column in columns]
     with torch.inference_mode():
-        for start in range(0, len(rows), BLOCK):
-            some = rows[start : start + BLOCK]
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
             kept = slice(start, start + len(some))
-            block = _block(collection, some, buffers)
-            scored = _levels(query, block)
-            biased = scored.add(collection.bias(_filled(some)))
-            total[kept] = biased.total()[0, : len(some)].numpy()
+            scored = _levels(query, _block(collection, some, buffers))
+            total[kept] = scored.add(collection.bias(some)).total()[0].numpy()
             for name, values in scored.scores.items():
-                levels[name][kept] = values[0, : len(some)].numpy()
+                levels[name][kept] = values[0].numpy()
     return Scores(total, levels)
 
 
@@ -98,30 +99,24 @@ def _levels(query: Query, block: VideoFeatures) -> Levels:
 class _Buffer:
     """Room for one block of a column in single precision, used again and again."""
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: Column, size: int) -> None:
         self.column = column
-        self.tensor = torch.empty((BLOCK, *column.pieces[0].shape[1:]), dtype=torch.float32)
+        self.tensor = torch.empty((size, *column.pieces[0].shape[1:]), dtype=torch.float32)
 
     def fill(self, rows: Array) -> Tensor:
         self.column.take_into(rows, self.tensor)
-        self.tensor[len(rows) :] = self.tensor[:1]  # any real segment will do as padding
-        return self.tensor
+        return self.tensor[: len(rows)]
 
 
 def _block(collection: Collection, rows: Array, buffers: list[_Buffer]) -> VideoFeatures:
     video, frames, patches = (buffer.fill(rows) for buffer in buffers)
-    filled = _filled(rows)
     return VideoFeatures(
         video=video[:, 0],
         frames=frames,
-        frame_mask=torch.from_numpy(collection.frame_mask[filled]),
+        frame_mask=torch.from_numpy(collection.frame_mask[rows]),
         patches=patches,
-        patch_mask=torch.from_numpy(collection.patch_mask[filled]),
+        patch_mask=torch.from_numpy(collection.patch_mask[rows]),
     )
-
-
-def _filled(rows: Array) -> Array:
-    return np.concatenate([rows, np.repeat(rows[:1], BLOCK - len(rows))])
 
 
 def _mapped(text: TextFeatures, level: Level) -> TextFeatures:

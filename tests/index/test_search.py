@@ -1,0 +1,181 @@
+"""Pruned search gives the list of brute force: random, clustered, tied and odd collections."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fakes import ColourBackbone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ucofia.config import ModelConfig
+from ucofia.index import preview as previews
+from ucofia.index import search
+from ucofia.index.rows import Collection, in_memory
+from ucofia.index.scoring import Query, queries, score
+from ucofia.model import Model
+from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP
+from ucofia.types import TextFeatures, VideoFeatures
+
+SMALL = replace(UCOFIA, frames=3, words=5, temporal_layers=0, selected_patches=2)
+
+
+def model_of(config: ModelConfig) -> Model:
+    model = Model(ColourBackbone(), config).eval()
+    for name, parameter in model.named_parameters():  # trained, as far as pruning can tell
+        if "heads" in name:
+            nn.init.normal_(parameter, std=0.2)
+            with torch.no_grad():
+                parameter += torch.eye(len(parameter)) if parameter.ndim == 2 else 0
+    return model
+
+
+def collection_of(
+    rng: np.random.Generator, rows: int, *, spread: float, copies: int
+) -> Collection:
+    width = ColourBackbone.width
+
+    def unit(*shape: int) -> torch.Tensor:
+        cone = 1.0 + rng.normal(0, spread, (*shape, width)).astype(np.float32)
+        return nn.functional.normalize(torch.from_numpy(cone.astype(np.float32)), dim=-1).half()
+
+    frame_mask = torch.from_numpy(np.arange(3) < rng.integers(1, 4, (rows, 1)))
+    features = VideoFeatures(
+        unit(rows),
+        unit(rows, 3),
+        frame_mask,
+        unit(rows, 9),
+        frame_mask.repeat_interleave(3, dim=1),
+    )
+    again = torch.from_numpy(rng.integers(0, rows, rows // copies)) if copies else None
+    if again is not None:  # exact ties, under other names
+        features = VideoFeatures(*(torch.cat([t, t[again]]) for t in features._tensors().values()))
+    names = [f"{n:05}" for n in rng.permutation(len(features))]
+    biases = {"frame": rng.normal(0, 1, len(features)).astype(np.float32) * (not copies)}
+    return in_memory(features, names=names, biases=biases)
+
+
+def query_of(model: Model, rng: np.random.Generator, words: int) -> Query:
+    def unit(*shape: int) -> torch.Tensor:
+        values = 0.3 + rng.normal(0, 1, (*shape, ColourBackbone.width))
+        return nn.functional.normalize(torch.from_numpy(values.astype(np.float32)), dim=-1)
+
+    text = TextFeatures(unit(1), unit(1, words), torch.ones(1, words, dtype=torch.bool))
+    return queries(model, text)[0]
+
+
+CONFIGS = {
+    "ucofia": SMALL,
+    "patches dominate": replace(SMALL, levels=(SMALL.levels[0], replace(PATCH, weight=5.0))),
+    "patches hardly count": replace(SMALL, levels=(*SMALL.levels[:2], replace(PATCH, weight=0.1))),
+    "sentence on patches": replace(SMALL, levels=(SMALL.levels[0], PATCH_SENTENCE)),
+    "mean": replace(SMALL, levels=tuple(replace(lv, aggregation="mean") for lv in SMALL.levels)),
+    "no patches": replace(CLIP_STRAIGHT, frames=3, words=5),
+    "not convex": replace(X_CLIP, frames=3, words=5, temporal_layers=0),
+}
+MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(list(CONFIGS)),
+    st.integers(0, 10_000),
+    st.sampled_from([0.05, 0.5, 3.0]),
+    st.sampled_from([0, 1, 4]),
+    st.integers(1, 30),
+    st.integers(1, 5),
+)
+def test_exact_is_brute_force_to_the_bit(
+    name: str, seed: int, spread: float, copies: int, top: int, words: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = MODELS[name]
+    collection = collection_of(rng, 300, spread=spread, copies=copies)
+    query = query_of(model, rng, words)
+    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
+    preview = previews.build(collection, rotation)
+    whole = search.brute_force(query, collection, top=top)
+    pruned = search.exact(query, collection, top=top, preview=preview)
+    assert pruned.rows.tolist() == whole.rows.tolist()
+    assert pruned.scores.total.tolist() == whole.scores.total.tolist()
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_scores_are_those_of_the_model(name: str) -> None:
+    rng = np.random.default_rng(0)
+    model, collection = MODELS[name], collection_of(rng, 150, spread=0.5, copies=0)
+    width = ColourBackbone.width
+    words = nn.functional.normalize(torch.randn(2, 5, width), dim=-1)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    text = TextFeatures(words[:, 0], words, mask)
+    with torch.inference_mode():
+        rows = np.arange(len(collection))
+        levels = model.score(text, collection.features(rows)).add(collection.bias(rows))
+    for row, query in enumerate(queries(model, text)):
+        found = score(query, collection)
+        np.testing.assert_allclose(found.total, levels.total()[row], atol=1e-3, rtol=1e-5)
+
+
+def test_a_score_does_not_depend_on_its_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    model, collection = MODELS["ucofia"], collection_of(rng, 300, spread=0.5, copies=0)
+    query = query_of(model, rng, 5)
+    whole = score(query, collection, alone=True).total
+    for _ in range(20):
+        rows = rng.choice(len(collection), rng.integers(1, 100), replace=False)
+        assert score(query, collection, rows, alone=True).total.tolist() == whole[rows].tolist()
+
+
+def test_pruning_prunes() -> None:
+    rng = np.random.default_rng(2)
+    model, collection = MODELS["ucofia"], collection_of(rng, 3000, spread=0.5, copies=0)
+    query = query_of(model, rng, 5)
+    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
+    preview = previews.build(collection, rotation)
+    assert search.exact(query, collection, top=5, preview=preview).scored < 1500
+
+
+def test_pruning_respects_filters() -> None:
+    rng = np.random.default_rng(3)
+    model, collection = MODELS["ucofia"], collection_of(rng, 1200, spread=0.5, copies=0)
+    query = query_of(model, rng, 5)
+    among = np.sort(rng.choice(1200, 700, replace=False))
+    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
+    preview = previews.build(collection, rotation)
+    whole = search.brute_force(query, collection, top=10, among=among)
+    pruned = search.exact(query, collection, top=10, among=among, preview=preview)
+    assert pruned.rows.tolist() == whole.rows.tolist()
+
+
+def test_fast_scores_a_fixed_number_and_finds_nearly_everything() -> None:
+    rng = np.random.default_rng(4)
+    model, collection = (
+        MODELS["patches hardly count"],
+        collection_of(rng, 3000, spread=0.5, copies=0),
+    )
+    shared = 0
+    for _ in range(5):
+        query = query_of(model, rng, 5)
+        fast = search.fast(query, collection, top=10)
+        assert fast.scored == search.FAST_CANDIDATES
+        shared += len({*fast.rows} & {*search.brute_force(query, collection, top=10).rows})
+    assert shared >= 45
+
+
+def test_a_saved_preview_is_mapped_and_grows(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(5)
+    big = collection_of(rng, 400, spread=0.5, copies=0)
+    rows = np.arange(300)
+    none = np.zeros((0, ColourBackbone.width), np.float32)
+    small = in_memory(big.features(rows), names=[big.segments[r].path for r in rows])
+    previews.save(small, none, tmp_path / "preview")
+    assert previews.load(tmp_path / "preview", big) is None
+    previews.save(big, none, tmp_path / "preview")
+    found = previews.load(tmp_path / "preview", big)
+    assert found is not None
+    expected = previews.build(big, found.rotation)
+    for name in ("codes", "rest", "lost"):
+        for a, b in zip(getattr(found, name), getattr(expected, name), strict=True):
+            np.testing.assert_array_equal(a, b)
