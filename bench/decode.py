@@ -5,8 +5,8 @@
 Writes its own clips (240p and 720p, groups of 30 and 250 pictures; H.264, and one VP9 and one
 MPEG-TS), or takes those of a folder. A reader counts as right on a file when each of its frames is
 nearer to the wanted frame of plain sequential decoding than to any neighbour of it. Readers take
-turns, on one thread each; CPU and wall seconds are medians, ratios are to the fastest right
-reader of the same file. Readers that cannot be imported are left out by name.
+turns, on one thread each; CPU and wall seconds are medians, ratios are to the fastest
+right reader of the same file. Readers that cannot be imported are left out by name.
 """
 
 import argparse
@@ -238,22 +238,21 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         paths = write_clips(folder) if args.clips is None else sorted(args.clips.iterdir())
         width = max(len(path.name) for path in paths)
-        print("CPU seconds (and ratio to the fastest right reader); wall seconds of ours")
+        print("CPU seconds, then CPU and wall as ratios to the smallest of a right reader")
         worst = 0.0
         for path in paths:
             times = measure(path, contenders, args.rounds)
-            best = min(cpu for cpu, _ in times.values())
+            cpu, wall = (min(row[i] for row in times.values()) for i in (0, 1))
             cells = [
-                f"{name} {times[name][0]:.3f} ({times[name][0] / best:.2f})"
+                f"{name} {times[name][0]:.3f} ({times[name][0] / cpu:.2f}, "
+                f"{times[name][1] / wall:.2f})"
                 if name in times
                 else f"{name} wrong"
                 for name in contenders
             ]
-            worst = max(worst, times["ucofia"][0] / best)
-            print(
-                f"{path.name:<{width}}  " + "; ".join(cells) + f"; wall {times['ucofia'][1]:.3f}"
-            )
-        print(f"ours against the fastest right reader of each file, worst case: {worst:.2f}")
+            worst = max(worst, times["ucofia"][0] / cpu)
+            print(f"{path.name:<{width}}  " + "; ".join(cells), flush=True)
+        print(f"CPU of ours against the fastest right reader of each file, at worst: {worst:.2f}")
 
 
 if __name__ == "__main__":
