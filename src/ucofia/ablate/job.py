@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -59,7 +59,6 @@ class Job:
     work: Path  # towers and runs; may be deleted
     size: Size = Size()
     progress: Progress | None = None
-    stop: Callable[[], bool] = lambda: False
 
     @cached_property
     def data(self) -> Shapes:
@@ -123,7 +122,6 @@ class Job:
             settings=Settings(seed=seed, save_steps=SAVE_STEPS),
             about={"preset": training.name, "backbone": "tiny, trained on stills"},
             progress=self.progress,
-            stop=self.stop,
         )
         model = checkpoint.load(out)
         found = evaluate(
@@ -141,6 +139,7 @@ class Job:
         document = {
             "training": training.name,
             "seed": seed,
+            "notes": list(self.data.notes),
             "test": _values(found),
             "kinds": _kinds(self.data, found),
             "retrieved": _retrieved(found),
@@ -162,10 +161,7 @@ class Job:
     def _model(self, training: Training, seed: int) -> Model:
         folder = self.work / self.data_name / f"towers-{training.patch_pixels}"
         pretrained = towers.pretrained(
-            folder,
-            patch_pixels=training.patch_pixels,
-            progress=self.progress,
-            stop=self.stop,
+            folder, patch_pixels=training.patch_pixels, progress=self.progress
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -6,11 +6,12 @@ they were not measured here, and `shapes` cannot reproduce them. What can be com
 choice helps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucofia.config import LevelConfig, ModelConfig, TrainConfig
+from ucofia.errors import UnknownNameError
 from ucofia.evaluate import paper
 from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, UCOFIA, VIDEO
 from ucofia.train import tiny
@@ -86,6 +87,19 @@ def trainings() -> dict[str, Training]:
     return {training.name: training for training in TRAININGS}
 
 
+def chosen(only: Sequence[str]) -> list[str]:
+    """The trainings that some names ask for: of trainings, or of whole tables; none means all."""
+    known, by_table = trainings(), {table.name: table for table in tables()}
+    for name in only:
+        if name not in known and name not in by_table:
+            raise UnknownNameError("training or table", name, [*known, *by_table])
+    asked = set(only)
+    for table in by_table.values():
+        if table.name in asked:
+            asked |= {row.training for row in table.rows}
+    return [name for name in known if name in asked or not only]
+
+
 def tables() -> tuple[Table, ...]:
     """All ablations of the paper, in its order."""
     three = ["video", "frame", "patch"]
@@ -134,17 +148,27 @@ def tables() -> tuple[Table, ...]:
         _sinkhorn(),
         _table(
             "text:learning-rate",
-            ("frozen", "frozen-towers", {"encoder_learning_rate": 0.0}),
-            ("a tenth", "rate-tenth", None),
-            ("as chosen", FULL, {"encoder_learning_rate": 1e-7}),
-            ("ten times", "rate-tenfold", {"encoder_learning_rate": 1e-6}),
+            ("frozen (paper: frozen)", "frozen-towers", {"encoder_learning_rate": 0.0}),
+            (_rate("rate-tenth"), "rate-tenth", None),
+            (_rate(FULL, 1e-7), FULL, {"encoder_learning_rate": 1e-7}),
+            (_rate("rate-tenfold", 1e-6), "rate-tenfold", {"encoder_learning_rate": 1e-6}),
         ),
         _table(
             "msrvtt",
-            ("larger patches", FULL, {"backbone": "ViT-B/32"}),
-            ("smaller patches", "finer-towers", {"backbone": "ViT-B/16"}),
+            (_patches(FULL, "B/32"), FULL, {"backbone": "ViT-B/32"}),
+            (_patches("finer-towers", "B/16"), "finer-towers", {"backbone": "ViT-B/16"}),
         ),
     )
+
+
+def _rate(name: str, published: float | None = None) -> str:
+    rate = f"{trainings()[name].train.encoder_rate:g}"
+    return rate if published is None else f"{rate} (paper: {published:g})"
+
+
+def _patches(name: str, published: str) -> str:
+    side = tiny.IMAGE // trainings()[name].patch_pixels
+    return f"{side} x {side} patches (paper: {published}, with Sinkhorn-Knopp)"
 
 
 def _sinkhorn() -> Table:

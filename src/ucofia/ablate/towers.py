@@ -5,7 +5,6 @@ their first words. They are trained once per size and shared by all rows and see
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ WORD_DEVIATION = 0.3
 
 
 def pretrained(
-    folder: Path, *, patch_pixels: int, progress: Progress | None = None, **control: Any
+    folder: Path, *, patch_pixels: int, progress: Progress | None = None
 ) -> ClipBackbone:
     """Train the towers in a folder, or load those that are there; goes on where it stopped."""
     train_model(
@@ -42,7 +41,6 @@ def pretrained(
         settings=Settings(seed=SEED, save_steps=100),
         about={"preset": "clip-straight", "backbone": f"tiny, patches of {patch_pixels} pixels"},
         progress=progress,
-        **control,
     )
     trained = checkpoint.load(folder)
     towers = trained.backbone
