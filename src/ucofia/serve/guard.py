@@ -1,0 +1,196 @@
+"""Who may ask, and how much: the checks before any request reaches its route.
+
+A server on localhost is still reachable by every web page that the person has open. So a request
+must name this machine (a name that an attacker's DNS points here is refused), must not come from
+another site, must carry the token if there is one, and its body must end in time and size. Every
+answer carries headers that keep a browser from doing more with it than our page needs.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ucofia.errors import RefusedError
+from ucofia.serve import problems
+from ucofia.serve.settings import ServeSettings
+
+COOKIE = "ucofia"
+SMALL_BODY_BYTES = 64 << 10
+UPLOADS = ("/api/search", "/api/describe")
+OPEN_WITHOUT_TOKEN = ("/", "/docs", "/api/session", "/openapi.json")
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+        "media-src 'self' blob:; connect-src 'self'; manifest-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """ASGI middleware around everything."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self._app, self._settings = app, settings
+        self._hosts = frozenset({"localhost", *(host.lower() for host in settings.hosts)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, hand it on, and put the headers on its answer."""
+        if scope["type"] != "http":
+            # There are no websockets here, and the lifespan has nothing to guard.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        try:
+            body = self._checked(scope, receive)
+        except RefusedError as error:
+            await problems.of_error(error)(scope, receive, safely)
+            return
+        await self._answer(scope, body, safely)
+
+    def _checked(self, scope: Scope, receive: Receive) -> "_Body":
+        headers = Headers(scope=scope)
+        _require_host(headers, self._hosts)
+        _require_same_site(headers, scope)
+        if self._settings.token is not None and not _is_open(scope["path"]):
+            _require_token(headers, self._settings.token)
+        small = scope["path"] not in UPLOADS
+        most = SMALL_BODY_BYTES if small else self._settings.upload_bytes
+        stated = headers.get("content-length", "0")
+        if not stated.isdecimal() or int(stated) > most:
+            raise RefusedError("too_large", f"the body may have up to {most} bytes")
+        return _Body(receive, most, self._settings.upload_seconds)
+
+    async def _answer(self, scope: Scope, body: "_Body", send: Send) -> None:
+        is_started = is_replaced = False
+
+        async def unless_refused(message: Message) -> None:
+            """Say what was wrong with the body, whatever the route made of its absence."""
+            nonlocal is_started, is_replaced
+            if body.refusal is not None and message["type"] == "http.response.start":
+                is_replaced = True
+                await problems.of_error(body.refusal)(scope, body, send)
+            if not is_replaced:
+                is_started = True
+                await send(message)
+
+        try:
+            await self._app(scope, body, unless_refused)
+        except Exception as error:
+            if is_started or is_replaced:
+                raise
+            await problems.of_bug(error)(scope, body, send)
+
+
+class _Body:
+    """A body that ends in time and size, or is refused."""
+
+    def __init__(self, receive: Receive, most_bytes: int, seconds: float) -> None:
+        self._receive, self._left, self._most = receive, most_bytes, most_bytes
+        self._seconds, self._deadline = seconds, time.monotonic() + seconds
+        self._is_read = False
+        self.refusal: RefusedError | None = None
+
+    async def __call__(self) -> Message:
+        if self._is_read:  # what comes now is the end of the connection, and that may take long
+            return await self._receive()
+        try:
+            wait = max(0.0, self._deadline - time.monotonic())
+            message = await asyncio.wait_for(self._receive(), wait)
+        except TimeoutError:
+            text = f"the body did not arrive within {self._seconds:g} s"
+            self.refusal = RefusedError("too_slow", text)
+            raise self.refusal from None
+        self._left -= len(message.get("body", b""))
+        self._is_read = not message.get("more_body", False)
+        if self._left < 0:
+            text = f"the body may have up to {self._most} bytes"
+            self.refusal = RefusedError("too_large", text)
+            raise self.refusal
+        return message
+
+
+def is_token(given: str, token: str) -> bool:
+    """Compare without telling by the time it takes how much of it was right."""
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def cookie_of(token: str) -> str:
+    """What a browser keeps instead of the token itself."""
+    return hmac.new(token.encode(), b"ucofia cookie", hashlib.sha256).hexdigest()
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_WITHOUT_TOKEN or path.startswith("/assets/")
+
+
+def _require_host(headers: Headers, hosts: Iterable[str]) -> None:
+    given = headers.get("host", "")
+    try:
+        name = (urlsplit(f"//{given}").hostname or "").rstrip(".")
+    except ValueError:
+        name = ""
+    if name in hosts or _is_address(name):
+        return
+    text = f"this server is not called {name!r}; start it with --allow-host {name or 'NAME'}"
+    raise RefusedError("unknown_host", f"{text}, or come by its address")
+
+
+def _is_address(name: str) -> bool:
+    # An address cannot be rebound to another one: only names have DNS.
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_same_site(headers: Headers, scope: Scope) -> None:
+    origin = headers.get("origin")
+    same = origin is None or urlsplit_host(origin) == headers.get("host", "")
+    site = headers.get("sec-fetch-site", "same-origin")
+    is_visit = scope["method"] in ("GET", "HEAD") and _is_open(scope["path"])
+    if not same or (site in ("cross-site", "same-site") and not is_visit):
+        raise RefusedError("cross_site", "requests from other sites are not answered")
+
+
+def urlsplit_host(origin: str) -> str | None:
+    """Return host and port of an origin, or None when it is none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
+def _require_token(headers: Headers, token: str) -> None:
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and is_token(given.strip(), token):
+        return
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        cookie = None
+    if cookie is not None and is_token(cookie.value, cookie_of(token)):
+        return
+    text = "this server wants its token: open the address it printed, or send it as a"
+    raise RefusedError("token_needed", f"{text} header, Authorization: Bearer TOKEN")

@@ -1,0 +1,99 @@
+"""An index job that somebody starts from outside: at most one, only below folders that were named.
+
+Runs on a thread of its own with the same weights; searches go on meanwhile and see what has been
+committed. A job that is stopped keeps what it has finished.
+"""
+
+import copy
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ucofia.errors import RefusedError, UCoFiAError
+from ucofia.index.index import Index
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a job is."""
+
+    state: str = "running"  # then "done" or "failed"
+    what: str = "starting"
+    done: int = 0
+    total: int | None = None
+    message: str = ""
+
+
+class _Stopped(Exception):  # noqa: N818 - a wish, not an error
+    """The server is going down."""
+
+
+class Jobs:
+    """The one job that may run."""
+
+    def __init__(self, index: Index, folders: Sequence[Path]) -> None:
+        self._index = index
+        self.folders = tuple(folder.expanduser().resolve() for folder in folders)
+        self.state: JobState | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def start(self, paths: Sequence[str]) -> JobState:
+        """Start a job for some paths, or for all folders that were named."""
+        if not self.folders:
+            text = "adding files from here is switched off; start with --allow-index FOLDER"
+            raise RefusedError("switched_off", text)
+        places = [self._allowed(path) for path in paths] or list(self.folders)
+        with self._lock:
+            if self.state is not None and self.state.state == "running":
+                raise RefusedError("already_running", "an index job is running; wait for its end")
+            self.state = JobState()
+            self._thread = threading.Thread(target=self._run, args=(places,), daemon=True)
+            self._thread.start()
+            return self.state
+
+    def close(self) -> None:
+        """Ask a running job to stop, and wait until it has kept what it finished."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _allowed(self, path: str) -> Path:
+        # Resolved, so that neither ".." nor a link leads out of the folders.
+        try:
+            place = Path(path).expanduser().resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise RefusedError("wrong_request", f"{path!r} cannot be a path") from error
+        if not any(place == folder or folder in place.parents for folder in self.folders):
+            known = ", ".join(str(folder) for folder in self.folders)
+            raise RefusedError("switched_off", f"only what lies below {known} may be added")
+        return place
+
+    def _run(self, places: Sequence[Path]) -> None:
+        try:
+            # Ingest listens in on its model while it encodes; on a copy it hears only itself.
+            own = Index.open(self._index.path, copy.copy(self._index.model))
+            report = own.add(list(places), progress=self._progress)
+        except _Stopped:
+            self._end("failed", "stopped with the server; what was finished is kept")
+        except UCoFiAError as error:
+            self._end("failed", str(error))
+        except Exception:
+            logger.exception("an index job met a bug")
+            self._end("failed", "something went wrong; the server's log says what")
+        else:
+            new = report.added + report.changed + report.moved
+            self._end("done", f"{new} new, {report.unchanged} known, {len(report.failed)} failed")
+
+    def _progress(self, what: str, done: int, total: int | None) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        self.state = JobState("running", what, done, total)
+
+    def _end(self, state: str, message: str) -> None:
+        self.state = replace(self.state or JobState(), state=state, message=message)

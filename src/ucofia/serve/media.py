@@ -1,0 +1,153 @@
+"""Bytes of videos that the index holds, in ranges, and only while they are what was indexed.
+
+A file is opened first and looked at afterwards, through the open handle, so that nobody can swap
+it in between. If size or time differ from what the index remembers it is another file, perhaps a
+link that somebody put there, and is not served.
+"""
+
+import asyncio
+import io
+import os
+import re
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from ucofia.errors import RefusedError
+from ucofia.index.rows import SegmentInfo
+from ucofia.serve import problems
+
+CHUNK_BYTES = 256 << 10
+_TYPES = {
+    ".3gp": "video/3gpp",
+    ".avi": "video/x-msvideo",
+    ".gif": "image/gif",
+    ".m4v": "video/mp4",
+    ".mkv": "video/x-matroska",
+    ".mov": "video/quicktime",
+    ".mp4": "video/mp4",
+    ".mpeg": "video/mpeg",
+    ".mpg": "video/mpeg",
+    ".ogv": "video/ogg",
+    ".webm": "video/webm",
+    ".wmv": "video/x-ms-wmv",
+}
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
+
+@dataclass(frozen=True)
+class Span:
+    """The bytes from `start` up to `stop`, which is not included."""
+
+    start: int
+    stop: int
+
+
+def media_type(path: str) -> str:
+    """Name the type of a video by its suffix; never one that a browser would run."""
+    return _TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
+
+
+def requested(header: str | None, size: int) -> Span | None:
+    """Read a Range header: None for the whole file, an empty span when nothing of it is there.
+
+    What is not one plain range is ignored, as HTTP allows.
+    """
+    match = _RANGE.fullmatch((header or "").strip())
+    if match is None or match.group(1) == match.group(2) == "":
+        return None
+    first, last = match.groups()
+    if first == "":
+        return Span(max(0, size - int(last)), size) if int(last) else Span(0, 0)
+    stop = min(size, int(last) + 1) if last else size
+    if last and int(last) < int(first):
+        return None
+    return Span(int(first), max(stop, int(first))) if int(first) < size else Span(0, 0)
+
+
+def opened(info: SegmentInfo) -> int:
+    """Open the file of a segment if it is the file that was indexed; the caller closes it."""
+    try:
+        # Not blocking: a pipe in the place of a file must not hold up the server.
+        handle = os.open(info.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    except (OSError, ValueError) as error:
+        raise RefusedError("file_changed", f"{_name(info)} cannot be opened any more") from error
+    found = os.fstat(handle)
+    known = (info.size_bytes, info.mtime_ns)
+    if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != known:
+        os.close(handle)
+        text = f"{_name(info)} has changed since it was indexed; run ucofia index again"
+        raise RefusedError("file_changed", text)
+    return handle
+
+
+def etag_of(info: SegmentInfo) -> str:
+    """Name the content of a file, as the index knows it."""
+    return f'"{info.content_hash}"'
+
+
+async def respond(request: Request, info: SegmentInfo) -> Response:
+    """Answer with a file, or the part of it that was asked for."""
+    etag, size = etag_of(info), info.size_bytes
+    headers = {
+        "Accept-Ranges": "bytes",
+        "ETag": etag,
+        "Cache-Control": "private, no-cache",
+        "Content-Disposition": "inline",
+    }
+    handle = await asyncio.to_thread(opened, info)
+    if matches(request.headers.get("if-none-match"), etag):
+        os.close(handle)
+        return Response(status_code=304, headers=headers)
+    ranged = request.headers.get("range")
+    if request.headers.get("if-range", etag) != etag:
+        ranged = None
+    span = requested(ranged, size)
+    if span is not None and span.start >= span.stop:
+        os.close(handle)
+        text = f"the file has {size} bytes, and none of them were asked for"
+        return problems.response("not_a_range", text, headers={"Content-Range": f"bytes */{size}"})
+    whole = span or Span(0, size)
+    headers["Content-Length"] = str(whole.stop - whole.start)
+    if span is not None:
+        headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
+    status = 200 if span is None else 206
+    kind = media_type(info.path)
+    if request.method == "HEAD":
+        os.close(handle)
+        return Response(status_code=status, headers=headers, media_type=kind)
+    # Closed by whichever comes: the end of the stream, or the end of a response never streamed.
+    file = os.fdopen(handle, "rb", buffering=0)
+    closing = BackgroundTask(file.close)
+    return StreamingResponse(_bytes(file, whole), status, headers, kind, closing)
+
+
+def matches(header: str | None, etag: str) -> bool:
+    """Tell whether an If-None-Match header names a version."""
+    named = {tag.strip().removeprefix("W/") for tag in (header or "").split(",")} - {""}
+    return "*" in named or etag.removeprefix("W/") in named
+
+
+async def _bytes(file: io.FileIO, span: Span) -> AsyncIterator[bytes]:
+    left = span.stop - span.start
+    try:
+        file.seek(span.start)
+        while left:
+            piece = await asyncio.to_thread(file.read, min(CHUNK_BYTES, left))
+            if not piece:
+                return  # cut off meanwhile; the length that was promised tells the client
+            left -= len(piece)
+            yield piece
+    finally:
+        file.close()
+
+
+def _name(info: SegmentInfo) -> str:
+    return os.path.basename(info.path)
+
+
+_BINARY = getattr(os, "O_BINARY", 0)

@@ -1,0 +1,117 @@
+"""Every refusal as JSON with a code that programs can rely on and a sentence for people."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from ucofia.errors import (
+    BusyError,
+    EmptyInputError,
+    NotInIndexError,
+    RefusedError,
+    SettingError,
+    UCoFiAError,
+    VideoError,
+)
+
+logger = logging.getLogger(__name__)
+
+STATUS = {
+    "wrong_request": 422,
+    "wrong_body": 400,
+    "unknown_host": 400,
+    "token_needed": 401,
+    "cross_site": 403,
+    "switched_off": 403,
+    "not_found": 404,
+    "wrong_method": 405,
+    "too_slow": 408,
+    "already_running": 409,
+    "file_changed": 410,
+    "too_large": 413,
+    "wrong_type": 415,
+    "not_a_range": 416,
+    "unreadable_upload": 422,
+    "failed": 500,
+    "busy": 503,
+}
+_CODES = {404: "not_found", 405: "wrong_method", 400: "wrong_body"}
+
+
+class Problem(BaseModel):
+    """Why a request was not answered."""
+
+    code: str = Field(description="One of a fixed list; see docs/serve.md.")
+    message: str = Field(description="What happened and what to do, for a person.")
+    retry_after_seconds: int | None = Field(None, description="When to come back, if busy.")
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe refusals for OpenAPI: those that every request can meet, and these."""
+    names = {status: code.replace("_", " ") for code, status in STATUS.items()}
+    everywhere = (400, 401, 403, 422, 500)
+    chosen = sorted({*everywhere, *statuses})
+    return {status: {"model": Problem, "description": names[status]} for status in chosen}
+
+
+def response(
+    code: str, message: str, *, headers: dict[str, str] | None = None, retry: int | None = None
+) -> JSONResponse:
+    """Say why not."""
+    headers = {"Cache-Control": "no-store", **(headers or {})}
+    if retry is not None:
+        headers["Retry-After"] = str(retry)
+    if code == "token_needed":
+        headers["WWW-Authenticate"] = "Bearer"
+    problem = Problem(code=code, message=message, retry_after_seconds=retry)
+    return JSONResponse(problem.model_dump(), STATUS[code], headers)
+
+
+def of_error(error: UCoFiAError) -> JSONResponse:
+    """Turn one of our errors into an answer."""
+    if isinstance(error, RefusedError):
+        return response(error.code, str(error))
+    if isinstance(error, BusyError):
+        return response("busy", str(error), retry=error.retry_after_seconds)
+    if isinstance(error, NotInIndexError):
+        return response("not_found", f"{error.what} is not in this index")
+    if isinstance(error, VideoError):
+        return response("unreadable_upload", f"the file cannot be used: {error.reason}")
+    if isinstance(error, EmptyInputError | SettingError):
+        return response("wrong_request", str(error))
+    logger.error("a request failed: %s", error)
+    return response("failed", str(error))
+
+
+def of_bug(error: Exception) -> JSONResponse:
+    """Answer when something happened that nobody thought of; only the log says what."""
+    logger.error("a request met a bug", exc_info=error)
+    return response("failed", "something went wrong inside the server; its log says what")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every kind of failure in the same form."""
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, UCoFiAError)
+        return of_error(error)
+
+    async def wrong(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
+        return response("wrong_request", f"{where}: {first['msg']}")
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code = _CODES.get(error.status_code, "wrong_request")
+        return response(code, str(error.detail), headers=dict(error.headers or {}))
+
+    app.add_exception_handler(UCoFiAError, ours)
+    app.add_exception_handler(RequestValidationError, wrong)
+    app.add_exception_handler(HTTPException, http)

@@ -1,0 +1,233 @@
+"""What goes over the wire: questions with their limits, and answers ready to be shown."""
+
+from datetime import date
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from ucofia.index.search import TOP
+
+# Without control characters, which no word and no path has.
+Text = Annotated[
+    str,
+    StringConstraints(
+        min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$"
+    ),
+]
+Place = Annotated[
+    str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+TOP_MOST = 100
+OFFSET_MOST = 1000
+
+
+class Page(BaseModel):
+    """Which hits, and which videos may be among them."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    top: int = Field(TOP, ge=1, le=TOP_MOST, description="How many hits.")
+    offset: int = Field(0, ge=0, le=OFFSET_MOST, description="How many better hits to skip.")
+    under: list[Place] = Field(
+        [], max_length=20, description="Only videos in or below these folders, or these files."
+    )
+    min_seconds: float | None = Field(None, ge=0, description="Only videos at least this long.")
+    max_seconds: float | None = Field(None, ge=0, description="Only videos at most this long.")
+    since: date | None = Field(None, description="Only files written on this day or later.")
+    min_confidence: float | None = Field(
+        None, ge=0, le=1, description="Leave out hits that are less sure."
+    )
+
+
+class TextPage(Page):
+    """A text, which hits, and which videos may be among them."""
+
+    text: Text = Field(description="What to look for, in words.")
+
+
+class Moment(BaseModel):
+    """Another stretch of the same video that matches."""
+
+    segment: str
+    score: float
+    start_second: float
+    end_second: float
+    best_second: float
+
+
+class HitOut(BaseModel):
+    """One video, and where in it."""
+
+    segment: str = Field(description="Id of the stretch that matches best.")
+    video: str = Field(description="Id of the video; /media/{video} plays it.")
+    path: str
+    score: float = Field(description="Compares within one answer only.")
+    confidence: float | None = Field(description="Compares everywhere; null without a bank.")
+    is_match: bool | None
+    levels: dict[str, float]
+    start_second: float
+    end_second: float
+    best_second: float
+    duration_seconds: float
+    media: str
+    media_type: str
+    poster: str = Field(description="A small picture of the best second.")
+    moments: list[Moment]
+
+
+class SearchAnswer(BaseModel):
+    """Hits, best first."""
+
+    text: str | None
+    hits: list[HitOut]
+    offset: int
+    next_offset: int | None = Field(description="Ask with this offset for more; null at the end.")
+    was_cut: bool = Field(description="The text is longer than the model reads.")
+    seconds: float = Field(description="What the answer cost, without waiting.")
+
+
+class TextHitOut(BaseModel):
+    """A text that fits."""
+
+    text: str
+    score: float
+    levels: dict[str, float]
+
+
+class DescribeAnswer(BaseModel):
+    """Texts for a video, best first."""
+
+    texts: list[TextHitOut]
+    seconds: float
+
+
+class LevelOut(BaseModel):
+    """(similarity + bias) * share; the contributions sum to the score."""
+
+    name: str
+    similarity: float
+    bias: float
+    share: float
+    contribution: float
+
+
+class FrameOut(BaseModel):
+    """A frame and how much it counted."""
+
+    second: float
+    weight: float
+    similarity: float | None
+    picture: str
+
+
+class PatchOut(BaseModel):
+    """A patch that a word chose; without row and column the whole frame."""
+
+    frame: int
+    second: float
+    row: int | None
+    column: int | None
+    weight: float
+    similarity: float
+
+
+class WordOut(BaseModel):
+    """A word, its share of the level of patches, and where it looked."""
+
+    word: str
+    weight: float
+    patches: list[PatchOut]
+
+
+class ExplainAnswer(BaseModel):
+    """Why a segment got its score."""
+
+    text: str
+    segment: str
+    video: str
+    path: str
+    start_second: float
+    end_second: float
+    score: float
+    levels: list[LevelOut]
+    frames: list[FrameOut]
+    words: list[WordOut]
+    grid: int = Field(description="Patches on each side of a frame; 0 when they form no square.")
+
+
+class Point(BaseModel):
+    """How well one frame fits the text."""
+
+    second: float
+    similarity: float
+
+
+class Stretch(BaseModel):
+    """One segment of a video and its score."""
+
+    segment: str
+    start_second: float
+    end_second: float
+    best_second: float
+    score: float
+    confidence: float | None
+    is_match: bool | None
+
+
+class TimelineAnswer(BaseModel):
+    """Where in a video a text matches."""
+
+    video: str
+    duration_seconds: float
+    points: list[Point]
+    segments: list[Stretch]
+
+
+class Folder(BaseModel):
+    """A folder with indexed videos in it or below."""
+
+    path: str
+    videos: int
+
+
+class JobOut(BaseModel):
+    """An index job of this server."""
+
+    state: str = Field(description="running, done or failed")
+    what: str
+    done: int
+    total: int | None
+    message: str
+
+
+class InfoAnswer(BaseModel):
+    """What the index holds and what is going on."""
+
+    name: str
+    videos: int
+    segments: int
+    seconds_of_video: float
+    failed_files: int
+    bank_texts: int
+    model: str
+    size_bytes: int | None
+    has_confidence: bool
+    is_being_written: bool = Field(description="A process is adding to the index now.")
+    can_index: bool
+    waiting: int = Field(description="Requests before the model.")
+    job: JobOut | None
+    folders: list[Folder]
+    version: str = Field(description="Of this package.")
+
+
+class IndexRequest(BaseModel):
+    """Files or folders to add; by default all folders that may be added."""
+
+    paths: list[Place] = Field([], max_length=100)
+
+
+class SessionRequest(BaseModel):
+    """The token of the server."""
+
+    token: str = Field(max_length=1000)

@@ -1,0 +1,65 @@
+"""A file from outside as a question: kept in a private folder, decoded elsewhere, then deleted.
+
+The bytes go to a temporary file without a name of their choosing. Videos and GIFs are decoded by
+the same worker processes as the index's; still pictures by one that speaks the same protocol
+(`picture`). This process never parses them.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.requests import ClientDisconnect, Request
+
+from ucofia.errors import RefusedError
+from ucofia.serve.picture import PICTURE_WORKER
+from ucofia.types import PixelSpec
+from ucofia.video.process import WORKER
+from ucofia.video.sample import Sampling
+from ucofia.video.sandbox import Clip, Failed, decode_many
+from ucofia.video.sandbox import Request as Decoding
+from ucofia.video.source import Limits
+
+STILL = frozenset(f"image/{kind}" for kind in ("bmp", "jpeg", "png", "tiff", "webp"))
+TYPES = ("image/gif", *sorted(STILL), "application/octet-stream", "video/*")
+
+
+def content_type(request: Request) -> str:
+    """Name the type of a body without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def require_type(kind: str) -> None:
+    """Refuse what is neither a picture nor a video by its own account."""
+    if kind not in TYPES and not kind.startswith("video/"):
+        known = ", ".join(TYPES)
+        raise RefusedError("wrong_type", f"a body of type {kind!r} is not taken; known: {known}")
+
+
+@asynccontextmanager
+async def received(request: Request) -> AsyncIterator[Path]:
+    """Keep the body in a file until the question is answered."""
+    with tempfile.TemporaryDirectory(prefix="ucofia-") as folder:
+        path = Path(folder) / "upload"
+        with path.open("wb") as file:
+            try:
+                async for piece in request.stream():
+                    await asyncio.to_thread(file.write, piece)
+            except ClientDisconnect as error:
+                raise RefusedError("wrong_body", "the upload broke off") from error
+        if not path.stat().st_size:
+            raise RefusedError("wrong_body", "the body is empty; send a picture or a video")
+        yield path
+
+
+def decoded(path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits) -> list[Clip]:
+    """Decode an upload in a process that may die."""
+    command = PICTURE_WORKER if kind in STILL else WORKER
+    sampling = Sampling(frames=frames, segment="whole")
+    asked = Decoding(path=path, pixels=pixels, sampling=sampling)
+    result = next(decode_many([asked], limits=limits, command=command))
+    if isinstance(result, Failed):
+        raise result.error
+    return list(result.clips)

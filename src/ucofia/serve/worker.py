@@ -1,0 +1,65 @@
+"""One thread that does the heavy work, and a queue before it that is never long.
+
+Searching is computing, and a machine computes no faster when more people ask at once. So requests
+take turns, and when too many wait the next one is told when to come back, instead of everybody
+waiting for ever. The event loop never computes. Knows nothing of what the work is.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from ucofia.errors import BusyError
+
+T = TypeVar("T")
+
+_MEMORY = 0.9  # of the running mean of seconds per job
+
+
+class Worker:
+    """A thread with a bounded queue."""
+
+    def __init__(
+        self, name: str, *, waiting: int, start: Callable[[], object] | None = None
+    ) -> None:
+        self.waiting = waiting
+        self.pending = 0  # waiting or running; touched by the event loop only
+        self._job_seconds = 0.1
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=start)
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """Do some work on the thread, or refuse at once when too much is waiting already."""
+        if self.pending > self.waiting:
+            raise BusyError(self.pending, self._retry_after_seconds())
+        self.pending += 1
+        future = self._thread.submit(self._timed, work, *args)
+        # Counted until it is off the queue, also when whoever asked has gone away.
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: _call(loop, self._done))
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Drop what waits and finish what runs."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _timed(self, work: Callable[..., T], *args: Any) -> T:
+        began = time.monotonic()
+        try:
+            return work(*args)
+        finally:
+            took = time.monotonic() - began
+            self._job_seconds = _MEMORY * self._job_seconds + (1 - _MEMORY) * took
+
+    def _done(self) -> None:
+        self.pending -= 1
+
+    def _retry_after_seconds(self) -> int:
+        return min(60, max(1, math.ceil(self.pending * self._job_seconds)))
+
+
+def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(what)

@@ -1,0 +1,45 @@
+"""One small index of coloured clips, and a server of it, for all tests of this folder."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fakes import COLOURS, clip, colour_model
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from ucofia.index.index import Index
+from ucofia.serve.app import create_app
+
+HERE = "http://127.0.0.1:8642"
+BANK = [f"{a} {b}" for a, b in itertools.product([*COLOURS, "thing"], repeat=2)]
+
+
+@pytest.fixture(scope="session")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for colour in ("red", "green", "blue"):
+        clip(folder / "plain" / f"{colour}.mp4", [colour])
+    clip(folder / "long" / "red then green.mp4", ["red", "green"], seconds_each=6.0)
+    Image.new("RGB", (64, 48), COLOURS["yellow"]).save(folder / "yellow.gif")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def index(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("index") / "index"
+    index = Index.create(folder, colour_model(), segment=4.0, bank=BANK)
+    index.add(videos)
+    return index
+
+
+@pytest.fixture(scope="session")
+def client(index: Index) -> Iterator[TestClient]:
+    with TestClient(create_app(index), base_url=HERE) as client:
+        yield client
