@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ucofia import convert
+from ucofia import convert, starter
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vip import ClipVipBackbone
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
+from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import CheckpointError, NewerFormatError, UnknownNameError
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, ZERO_SHOT
@@ -61,16 +62,36 @@ def load(
 
     `config` puts other parts than the zero-shot ones on a bare backbone.
     """
-    path = Path(name).expanduser()
-    if is_model_folder(path):
+    path = locate(name)
+    if is_name(name) and name != starter.NAME:
+        model = Model(_pretrained(str(name)), config or ZERO_SHOT)
+    elif is_model_folder(path):
         if config is not None:
             raise CheckpointError(path, "a trained model brings its own settings")
         model = _load_folder(path)
     elif path.is_file():
         model = _load_file(path, config)
     else:
-        model = Model(_pretrained(str(name), path), config or ZERO_SHOT)
+        model = Model(_pretrained(str(name)), config or ZERO_SHOT)
     return model.eval().to(device)
+
+
+def is_name(name: str | Path) -> bool:
+    """Tell a name that this package knows from a folder, file or hub name."""
+    return name == starter.NAME or name in BACKBONES
+
+
+def locate(name: str | Path) -> Path:
+    """Return the folder or file a name stands for; the starter is assembled on first use."""
+    if name != starter.NAME:
+        return Path(name).expanduser()
+    folder = starter.folder()
+    if not is_model_folder(folder):
+        bank = folder / "bank" / "texts.txt"
+        bank.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(bank, "\n".join(starter.bank_texts()) + "\n")
+        save(Model(starter.assemble(), starter.CONFIG), folder)
+    return folder
 
 
 def is_model_folder(path: Path) -> bool:
@@ -107,16 +128,19 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
         return ClipBackbone.from_geometry(description["config"])
     if family == "clip-vip":
         return ClipVipBackbone.from_description(description)
+    if family == "starter":
+        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
+        return StarterBackbone.from_description(description, tokenizer)
     if family == "features":
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         text = SentenceTower.from_description(description["text"], tokenizer)
         return FeaturesBackbone(text, feature_width=description["feature_width"])
-    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features"])
+    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features", "starter"])
 
 
-def _pretrained(name: str, path: Path) -> Backbone:
+def _pretrained(name: str) -> Backbone:
     if name in BACKBONES:
         return ClipBackbone.from_pretrained(BACKBONES[name].hub)
-    if path.is_dir() or "/" in name:
+    if Path(name).expanduser().is_dir() or "/" in name:
         return ClipBackbone.from_pretrained(name)
-    raise UnknownNameError("model", name, [*BACKBONES])
+    raise UnknownNameError("model", name, [*BACKBONES, starter.NAME])

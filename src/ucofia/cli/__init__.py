@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from ucofia.cli import data as data
+from ucofia.cli import demo as demo
 from ucofia.cli import index as index
 from ucofia.cli import models as models
 from ucofia.cli import score as score

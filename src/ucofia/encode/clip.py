@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPModel
+from transformers.utils.logging import disable_progress_bar
 
 from ucofia.encode import tokenizer
 from ucofia.encode.shift import shift_tokens
@@ -49,6 +50,7 @@ class ClipBackbone(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str) -> "ClipBackbone":
         """Load a transformers folder or hub name; a tensor too few or too many is an error."""
+        disable_progress_bar()  # the library draws nothing
         try:
             towers, report = CLIPModel.from_pretrained(
                 name, dtype=torch.float32, output_loading_info=True

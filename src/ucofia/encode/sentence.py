@@ -13,6 +13,7 @@ from jaxtyping import Float
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
+from transformers.utils.logging import disable_progress_bar
 
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
@@ -38,6 +39,7 @@ class SentenceTower(nn.Module):
         folder = Path(folder).expanduser()
         if not (folder / TOKENIZER).is_file():
             raise HubError(str(folder), f"there is no {TOKENIZER} in it")
+        disable_progress_bar()  # the library draws nothing
         try:
             encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
         except OSError as error:

@@ -95,7 +95,8 @@ class Index:
             source = str(getattr(model, "source", ""))
         else:
             source = str(model)
-            if os.path.isdir(os.path.expanduser(source)):
+            # A name stays a name, even where a folder of the same name lies about.
+            if not checkpoint.is_name(source) and os.path.isdir(os.path.expanduser(source)):
                 source = os.path.abspath(os.path.expanduser(source))
             model = checkpoint.load(source, device=device)
         config = model.config

