@@ -1,0 +1,132 @@
+"""The index verbs as a person uses them: subprocesses, exit codes, stdout apart from stderr."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import clip, colour_model
+
+from ucofia import checkpoint
+from ucofia.cli import main
+from ucofia.encode.clip import ClipBackbone
+from ucofia.model import Model
+from ucofia.presets import ZERO_SHOT
+
+GEOMETRY = {
+    "projection_dim": 16,
+    "text_config": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "projection_dim": 16,
+    },
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+        "projection_dim": 16,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour], seconds_each=0.5)
+    (folder / "bad.mp4").write_bytes(b"no video at all")
+    return folder
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    """Run a command in this process, with the colour model whatever name is asked for."""
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
+    monkeypatch.setenv("UCOFIA_INDEX", str(tmp_path / "index"))
+    yield lambda *words: main([str(word) for word in words])
+
+
+def test_index_then_search(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run("index", videos) == 0
+    out, err = capsys.readouterr()
+    assert out == "3 added, 1 failed\n"
+    assert "bad.mp4" in err and "making a new index" in err
+    assert run("search", "blue", "--top", "1", "--explain", tmp_path / "why.png") == 0
+    out, err = capsys.readouterr()
+    assert "blue.mp4  at 0:00" in out
+    assert (tmp_path / "why.png").exists()
+    assert run("search", "green", "--json") == 0
+    hits = json.loads(capsys.readouterr().out)
+    assert Path(hits[0]["path"]).stem == "green"
+    assert hits[0].keys() >= {"score", "confidence", "is_match", "levels", "best_second"}
+
+
+def test_the_other_verbs(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos, "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["added"], len(report["failed"])) == (3, 1)
+    assert run("info", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["videos"] == 3
+    texts = tmp_path / "texts.txt"
+    texts.write_text("red\n\nblue\n")
+    assert run("describe", videos / "red.mp4", "--texts", texts) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("red")
+    assert run("similar", videos / "red.mp4", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert run("export", tmp_path / "all.csv") == 0
+    assert run("export", tmp_path / "clips", "--text", "red", "--top", "1") == 0
+    assert run("verify") == 0
+    assert run("compact") == 0
+    assert run("remove", videos / "red.mp4") == 0
+    assert capsys.readouterr().out.endswith("1 removed\n")
+    assert run("search", "--queries", texts, "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["red", "blue"]
+
+
+def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("search", "red") == 1
+    assert capsys.readouterr().err.startswith("ucofia: there is no index at")
+    run("index", videos)
+    assert run("search", "red", "--under", videos / "nowhere") == 3
+    assert "nothing in this index matches" in capsys.readouterr().err
+    assert run("index", videos, "--segment", "7") == 1
+    assert "made with 'auto'" in capsys.readouterr().err
+    assert run("search") == 2
+
+
+def test_the_real_command_on_a_real_model_folder(videos: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = replace(ZERO_SHOT, frames=2)
+    checkpoint.save(Model(ClipBackbone.from_geometry(GEOMETRY), config), tmp_path / "model")
+    environment = os.environ | {"UCOFIA_INDEX": str(tmp_path / "index")}
+
+    def command(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ucofia", *map(str, words)],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+    made = command("index", videos, "--model", tmp_path / "model")
+    assert (made.returncode, made.stdout) == (0, "3 added, 1 failed\n"), made.stderr
+    found = command("search", "a red thing", "--json")
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)) == 3
