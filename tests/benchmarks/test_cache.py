@@ -25,7 +25,7 @@ SETTINGS = CacheSettings(frames=8, size=48)
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory):
-    """Six small mp4 files."""
+    """A few small mp4 files."""
     path = tmp_path_factory.mktemp("videos")
     write_shapes(shapes(0, train=1, val=1, test=1), path)
     return folder.load(path).train.videos

@@ -38,8 +38,8 @@ def broken(whole, tmp_path):
 def test_a_whole_data_set_is_fine(whole):
     report = check(folder.load(whole))
     assert report.is_fine
-    assert report.opened == 18
-    assert report.videos == {"train": 6, "val": 6, "test": 6}
+    assert report.opened == 21
+    assert report.videos == {"train": 7, "val": 7, "test": 7}
 
 
 def test_missing_and_unreadable_files_are_told_apart(broken):
@@ -51,7 +51,7 @@ def test_missing_and_unreadable_files_are_told_apart(broken):
     assert [(problem.split, problem.id) for problem in report.unreadable] == [
         ("val", "val-00001.mp4")
     ]
-    assert report.opened == 17
+    assert report.opened == 20
 
 
 def test_without_decoding_only_presence_is_checked(broken):
@@ -104,7 +104,7 @@ def test_features_that_are_not_numbers_are_unreadable():
 def test_the_command_prints_counts_and_first_examples(broken, capsys):
     assert main(["data", "check", "folder", "--data", str(broken), "--workers", "1"]) == 1
     out = capsys.readouterr().out
-    assert "train        6 videos        6 texts" in out
+    assert "train        7 videos        7 texts" in out
     assert "missing: 1\n  train train-00000.mp4: there is no file" in out
     assert "unreadable: 1\n  val val-00001.mp4: " in out
     assert "mismatched: 0" in out
@@ -115,17 +115,17 @@ def test_the_command_is_quiet_and_fine_about_a_whole_data_set(whole, capsys):
     assert main(args) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["is_fine"]
-    assert report["videos"]["test"] == 6
+    assert report["videos"]["test"] == 7
 
 
 def test_the_command_caches_and_resumes(broken, tmp_path, capsys):
     args = ["data", "cache", "folder", "--data", str(broken), "--out", str(tmp_path / "c")]
     options = ["--frames", "4", "--size", "32", "--splits", "val", "--workers", "1"]
     assert main([*args, *options]) == 1
-    assert "added 5, present 0, failed 1\n" in capsys.readouterr().out
+    assert "added 6, present 0, failed 1\n" in capsys.readouterr().out
     assert main([*args, *options, "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["added"], report["present"]) == (0, 5)
+    assert (report["added"], report["present"]) == (0, 6)
     assert report["failed"][0]["id"] == "val-00001.mp4"
     assert main([*args, *options, "--rule", "random"]) == 1
     assert "rule is 'random', but it must be 'uniform' or 'authors'" in capsys.readouterr().err
@@ -136,7 +136,7 @@ def test_the_command_caches_and_resumes(broken, tmp_path, capsys):
 def test_the_command_writes_shapes(tmp_path, capsys):
     args = ["data", "shapes", "--out", str(tmp_path), "--train", "1", "--val", "1", "--test", "1"]
     assert main(args) == 0
-    assert len(folder.load(tmp_path).test.videos) == 6
+    assert len(folder.load(tmp_path).test.videos) == 7
 
 
 def test_the_command_names_all_data_sets(capsys):

@@ -17,7 +17,7 @@ def test_decoded_files_look_like_the_arrays_and_load_as_a_folder(tmp_path):
     made = shapes(4, train=1, val=1, test=1)
     calls = []
     write_shapes(made, tmp_path / "shapes", progress=lambda *call: calls.append(call))
-    assert calls[-1] == ("writing videos", 18, 18)
+    assert calls[-1] == ("writing videos", 21, 21)
     found = folder.load(tmp_path / "shapes")
     for split, part in zip(found.splits, (made.train, made.val, made.test), strict=True):
         assert [text.text for text in split.texts] == [text.text for text in part.split.texts]

@@ -2,16 +2,17 @@
 
 A pure function from facts to pixels. Everything that could tell one video from its hard distractor
 by accident is kept equal here: a track is a fixed set of places, so another direction or order is
-the same frames in another order; all marks cover the same number of pixels, so two swapped marks
-leave the colours of every frame as they were.
+the same frames in another order; all marks cover the same number of pixels in the same number of
+frames, so two swapped marks leave the colours of the whole video as they were.
 
 It knows nothing of captions, splits or seeds; `shapes.py` decides what is drawn.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 Frames = NDArray[np.uint8]
@@ -26,8 +27,8 @@ COLOURS = {
     "pink": (250, 140, 190),
 }
 SHAPES = ("circle", "square", "triangle", "cross")
-MARKS = {"white": (255, 255, 255), "black": (0, 0, 0)}
-DIRECTIONS = {"left": -1, "right": 1}
+MARKS = {"white": (255, 255, 255), "black": (0, 0, 0), "cyan": (0, 236, 236)}
+DIRECTIONS = ("left", "right")
 
 _GROUND = {
     "grass": (58, 104, 52),
@@ -48,53 +49,47 @@ class Thing:
     colour: str
     shape: str
     mark: str
-    direction: str
     place: tuple[float, float]  # centre of its track, as shares of the frame's width and height
     marked: tuple[int, ...]  # places of its track, counted rightwards, at which marks show
 
 
 @dataclass(frozen=True)
 class Story:
-    """What happens: `first` moves while `second` rests, then the other way round."""
+    """What happens: `first` comes past alone, then `second` does."""
 
     scene: str
     first: Thing
     second: Thing
+    direction: str  # of both
     phase: int = 0  # shifts the texture of the ground
 
 
-def draw(story: Story, *, frames: int, size: int) -> Frames:
-    """Draw the frames as uint8 [f 3 h w]; the first half shows the first motion."""
+def draw(story: Story, *, frames: int, size: int) -> UInt8[np.ndarray, "f 3 h x"]:
+    """Draw the frames; the first half shows the first thing."""
     steps = frames // 2
     ground = _ground(story.scene, size, story.phase)
-    halves = [
-        _half(ground, mover, rests, steps)
-        for mover, rests in ((story.first, story.second), (story.second, story.first))
-    ]
-    return np.concatenate(halves)
+    return np.concatenate(
+        [_half(ground, mover, story.direction, steps) for mover in (story.first, story.second)]
+    )
 
 
-def draw_still(story: Story, *, things: int, marked: bool, size: int) -> Frames:
-    """Draw both things (or only the first) at rest, as uint8 [3 h w]."""
+def draw_still(
+    story: Story, *, things: int, marked: bool, along: float, size: int
+) -> UInt8[np.ndarray, "3 h x"]:
+    """Draw both things (or only the first) at one place of their tracks, from -1 to 1."""
     frame = _ground(story.scene, size, story.phase)[None].copy()
     for thing in (story.first, story.second)[:things]:
-        _paint(frame, thing, np.zeros(1), np.full(1, marked))
+        _paint(frame, thing, np.full(1, along), np.full(1, marked))
     still: Frames = frame[0]
     return still
 
 
-def reversed_direction(thing: Thing) -> Thing:
-    """Let a thing take the same track the other way."""
-    return replace(thing, direction="left" if thing.direction == "right" else "right")
-
-
-def _half(ground: Frames, mover: Thing, rests: Thing, steps: int) -> Frames:
+def _half(ground: Frames, mover: Thing, direction: str, steps: int) -> Frames:
     places = np.arange(steps)
-    if DIRECTIONS[mover.direction] < 0:
+    if direction == "left":
         places = places[::-1]
     half = np.repeat(ground[None], steps, axis=0)
     shown = np.array([place in mover.marked for place in places])
-    _paint(half, rests, np.zeros(steps), shown)
     _paint(half, mover, np.linspace(-1, 1, steps)[places], shown)
     return half
 

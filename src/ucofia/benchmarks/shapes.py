@@ -1,14 +1,15 @@
 """`shapes`: a benchmark we make ourselves, in seconds, from a seed.
 
-It asks in the small what coarse-to-fine alignment claims. A video shows two things in a scene;
-one moves, then the other; small marks show in some frames only. Its caption says all of it. Videos
-come in groups: a base and hard distractors that differ from it in exactly one fact.
+It asks in the small what coarse-to-fine alignment claims. In a video two things come past a scene,
+one after the other, each with a small mark that shows in some frames only. Its caption says all of
+it. Videos come in groups: a base and hard distractors that differ from it in exactly one fact.
 
-    scene, object       coarse: one look at any frame tells
+    scene, object       coarse: the whole tells
+    mark                fine: a few pixels in a few frames tell
     order, direction    temporal: the very same frames in another order; nothing that forgets time
                         can tell, however well it sees (patch-word or frame-sentence alone)
-    detail              fine: two marks swapped; every frame keeps its colours and its set of
-                        things, so nothing that pools a frame before it looks can tell
+    detail              binding: two marks swapped; the video keeps its colours and its sets of
+                        things and marks, so nothing that pools it before it looks can tell
 
 The captions of `order` and `detail` distractors are made of the same words as the base's, so a bag
 of words does not help either. No pair of things of one split occurs in another one.
@@ -33,14 +34,13 @@ from ucofia.benchmarks.drawing import (
     Thing,
     draw,
     draw_still,
-    reversed_direction,
 )
 from ucofia.benchmarks.frames import ArrayFrames, array_frames
 from ucofia.benchmarks.types import Benchmark, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
 
-VERSION = 2  # counts whenever the same seed draws other videos
-KINDS = ("base", "scene", "object", "order", "direction", "detail")
+VERSION = 4  # counts whenever the same seed draws other videos
+KINDS = ("base", "scene", "object", "mark", "order", "direction", "detail")
 _LANES = ((0.5, 0.26), (0.5, 0.74))  # where things rest; their tracks run to both sides
 _PIXEL = 1 / 48  # jitter of a place
 _HELD_OUT = 0.15  # share of the pairs of things for each of val and test
@@ -109,7 +109,7 @@ def shapes(
     frames: int = 8,
     size: int = 48,
 ) -> Shapes:
-    """Generate the benchmark; `train`, `val` and `test` count groups of one base and its five."""
+    """Generate the benchmark; `train`, `val`, `test` count groups of a base and distractors."""
     if frames < 4 or frames % 2:
         raise SettingError("frames", frames, "two motions need an even number, at least 4")
     if size < 32:
@@ -130,24 +130,24 @@ def stills(seed: int = 0, *, count: int = 2000, size: int = 48) -> Stills:
     for _ in range(count):
         story = _random_story(rng, pairs, steps=4)
         things, marked = int(rng.integers(1, 3)), bool(rng.integers(2))
-        pictures.append(draw_still(story, things=things, marked=marked, size=size))
-        texts.append(still_caption(story, things=things, marked=marked))
+        along = float(rng.integers(-1, 2))
+        pictures.append(draw_still(story, things=things, marked=marked, along=along, size=size))
+        texts.append(still_caption(story, things=things, marked=marked, along=along))
     return Stills(np.stack(pictures), tuple(texts))
 
 
 def caption(story: Story) -> str:
     """Say everything that tells a story from the others, and nothing that does not."""
-    motions = ", then ".join(
-        f"{_name(thing, marked=True)} goes {thing.direction}"
-        for thing in (story.first, story.second)
-    )
-    return f"on {story.scene} {motions}"
+    things = " then ".join(_name(thing, marked=True) for thing in (story.first, story.second))
+    return f"on {story.scene} {things} going {story.direction}"
 
 
-def still_caption(story: Story, *, things: int, marked: bool) -> str:
-    """Say what a still shows."""
+def still_caption(story: Story, *, things: int, marked: bool, along: float) -> str:
+    """Say what a still shows, and where."""
     shown = (story.first, story.second)[:things]
-    return f"on {story.scene} " + " and ".join(_name(thing, marked=marked) for thing in shown)
+    where = {-1.0: " at the left", 0.0: "", 1.0: " at the right"}[along]
+    names = " and ".join(_name(thing, marked=marked) for thing in shown)
+    return f"on {story.scene} {names}{where}"
 
 
 def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
@@ -177,17 +177,14 @@ def distractors(
     others = [other for other in _other_objects(story) if pair_of(other) in pairs]
     if not others:
         return None
-    turned = (
-        replace(story, first=reversed_direction(story.first))
-        if rng.integers(2)
-        else replace(story, second=reversed_direction(story.second))
-    )
+    turned = next(direction for direction in DIRECTIONS if direction != story.direction)
     first, second = story.first, story.second
     return {
         "scene": replace(story, scene=_pick(rng, [s for s in SCENES if s != story.scene])),
         "object": _pick(rng, others),
+        "mark": _other_mark(story, rng),
         "order": replace(story, first=second, second=first),
-        "direction": turned,
+        "direction": replace(story, direction=turned),
         "detail": replace(
             story,
             first=replace(first, mark=second.mark),
@@ -244,13 +241,18 @@ def _random_story(rng: np.random.Generator, pairs: tuple[Pair, ...], *, steps: i
             colour=looks[look][0],
             shape=looks[look][1],
             mark=colours[marks[look]],
-            direction=_pick(rng, list(DIRECTIONS)),
             place=_jittered(rng, _LANES[lanes[look]]),
             marked=tuple(sorted(rng.permutation(steps)[: steps // 2].tolist())),
         )
         for look in rng.permutation(2)
     )
-    return Story(_pick(rng, SCENES), first, second, phase=int(rng.integers(60)))
+    return Story(
+        scene=_pick(rng, SCENES),
+        first=first,
+        second=second,
+        direction=_pick(rng, DIRECTIONS),
+        phase=int(rng.integers(60)),
+    )
 
 
 def _pick(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
@@ -260,6 +262,13 @@ def _pick(rng: np.random.Generator, choices: Sequence[Choice]) -> Choice:
 def _jittered(rng: np.random.Generator, place: tuple[float, float]) -> tuple[float, float]:
     x, y = (share + int(rng.integers(-1, 2)) * _PIXEL for share in place)
     return x, y
+
+
+def _other_mark(story: Story, rng: np.random.Generator) -> Story:
+    used = (story.first.mark, story.second.mark)
+    new = _pick(rng, [mark for mark in MARKS if mark not in used])
+    which = _pick(rng, ("first", "second"))
+    return replace(story, **{which: replace(getattr(story, which), mark=new)})
 
 
 def _other_objects(story: Story) -> Iterator[Story]:

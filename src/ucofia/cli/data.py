@@ -116,9 +116,9 @@ def cache(
 def shapes(
     out: Annotated[Path, typer.Option(help="Folder for the videos and captions.csv.")],
     seed: Annotated[int, typer.Option(help="Another seed draws another benchmark.")] = 0,
-    train: Annotated[int, typer.Option(help="Groups of six training videos.", min=1)] = 500,
-    val: Annotated[int, typer.Option(help="Groups of six validation videos.", min=1)] = 30,
-    test: Annotated[int, typer.Option(help="Groups of six test videos.", min=1)] = 100,
+    train: Annotated[int, typer.Option(help="Groups of seven training videos.", min=1)] = 500,
+    val: Annotated[int, typer.Option(help="Groups of seven validation videos.", min=1)] = 30,
+    test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,
 ) -> int:
     """Draw the benchmark `shapes` and write it as mp4 files; open them as data set `folder`."""
     from ucofia.benchmarks.shapes import shapes as make
