@@ -159,7 +159,7 @@ def test_subsets_are_each_alone_all_but_one_and_all() -> None:
 def test_first_hits_are_counted(found: Evaluation) -> None:
     total = np.mean([np.asarray(m, np.float64) for m in found.scores.values()], axis=0)
     assert first_hits(found)["none"].tolist() == total.argmax(1).tolist()
-    frame = best_of_levels(found.scores, ("frame",))
+    frame = best_of_levels(found, ("frame",))
     assert frame.tolist() == found.scores["frame"].argmax(1).tolist()
     shares = shares_by_count(np.array([0, 0, 1, 3]), 4)
     assert shares == {"never": 25.0, "once": 50.0, "more than once": 25.0}

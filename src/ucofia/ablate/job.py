@@ -44,11 +44,11 @@ SAVE_STEPS = 25
 
 @dataclass(frozen=True)
 class Size:
-    """Groups of six videos in each split."""
+    """Groups of a base and its distractors in each split."""
 
-    train: int = 300
+    train: int = 260
     val: int = 25
-    test: int = 100
+    test: int = 90
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
 
 def _kinds(data: Shapes, found: Evaluation) -> dict[str, float]:
     """How often a text prefers its video to the one that differs in a single fact, per cent."""
-    total = mean_level(found.scores)
+    total = mean_level(found.scores, found.weights)
     shares = {}
     for kind in KINDS[1:]:
         text, right, wrong = data.test.hard_pairs(kind).T

@@ -12,6 +12,7 @@ from ucofia.cli.app import app
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
+    from ucofia.benchmarks.catalogue import OpenedData
     from ucofia.benchmarks.frames import FrameSource
     from ucofia.benchmarks.types import Benchmark
     from ucofia.evaluate.benchmark import Options
@@ -60,11 +61,7 @@ def evaluate(
     opened = open_data(benchmark, data, seed=seed)
     loaded = checkpoint.load(model, device=device)
     with show.progress_bar(quiet=as_json) as progress:
-        known, frames = opened.benchmark, opened.frames
-        if frames is None:
-            assert data is not None  # only `shapes` does without a folder, and it has frames
-            folder = cache or data / ".ucofia-cache"
-            known, frames, options = _decoded(known, loaded, folder, options, progress)
+        known, frames, options = with_frames(opened, loaded, data, cache, options, progress)
         found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
     about = {"versions": versions(), "commit": commit(), "seed": seed}
     rule = report.checkpoint_rule(model)
@@ -79,10 +76,11 @@ def evaluate(
     return 0
 
 
-def _decoded(
-    benchmark: "Benchmark",
+def with_frames(
+    opened: "OpenedData",
     model: "Model",
-    folder: Path,
+    data: Path | None,
+    cache: Path | None,
     options: "Options",
     progress: "Progress | None",
 ) -> "tuple[Benchmark, FrameSource, Options]":
@@ -92,12 +90,16 @@ def _decoded(
     from ucofia.benchmarks.protocol import keep_videos
     from ucofia.evaluate.benchmark import needed_videos
 
+    if opened.frames is not None:
+        return opened.benchmark, opened.frames, options
+    assert data is not None  # only `shapes` does without a folder, and it has frames
     if model.pixels is None:
         raise SettingError("model", "features", "videos need towers that look at pixels")
+    folder, benchmark = cache or data / ".ucofia-cache", opened.benchmark
     settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
     fill_cache(needed_videos(benchmark, options), folder, settings, progress=progress)
     cached = open_cache(folder)
     # The bank keeps its texts when its videos are missing; the tested split loses both.
-    others = (s for s in benchmark.splits if s.name != options.split)
+    others = (split for split in benchmark.splits if split.name != options.split)
     kept = {video.id for other in others for video in other.videos} | set(cached.videos)
     return keep_videos(benchmark, kept), cached, replace(options, available=set(cached.videos))

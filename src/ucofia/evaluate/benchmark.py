@@ -70,7 +70,7 @@ class Evaluation:
 
     benchmark: str
     split: Split
-    levels: tuple[str, ...]
+    weights: Mapping[str, float]  # of the levels, in their order
     bank_texts: int
     bank_videos: int
     ranked: Sequence[Ranked]
@@ -80,6 +80,11 @@ class Evaluation:
     warnings: Sequence[str]
     scores: Levels = field(repr=False)
     banks: Mapping[Direction, Levels] = field(repr=False)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The names of all levels."""
+        return tuple(self.weights)
 
     def line(self, direction: Direction, name: str) -> Line:
         """The line of all levels together."""
@@ -123,12 +128,13 @@ def evaluate(
                 taken = _bank(bank, options)
                 banks = _bank_scores(model, texts, collection, taken, encoded, progress)
     with clock("ranking"):
-        ranked = rank_all(model, scores, truth, banks, options, progress)
+        weights = dict(zip(scores, level_weights(model), strict=True))
+        ranked = rank_all(scores, truth, banks, weights, options, progress)
     sizes = {d: next(iter(levels.values())).shape for d, levels in banks.items()}
     return Evaluation(
         benchmark=benchmark.name,
         split=split,
-        levels=tuple(scores),
+        weights=weights,
         bank_texts=sizes["t2v"][0] if "t2v" in sizes else 0,
         bank_videos=sizes["v2t"][1] if "v2t" in sizes else 0,
         ranked=ranked,
@@ -150,17 +156,16 @@ def split_of(benchmark: Benchmark, name: str) -> Split:
 
 
 def rank_all(
-    model: Model,
     scores: Levels,
     truth: np.ndarray,
     banks: Mapping[Direction, Levels],
+    weights: Mapping[str, float],
     options: Options,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Rank some levels after another; what is not the whole only raw and under Sinkhorn-Knopp."""
     names = tuple(scores)
     subsets = list(level_subsets(names)) if options.every_level else [names]
-    weights = dict(zip(names, level_weights(model), strict=True))
     found = []
     for done, subset in enumerate(subsets, 1):
         kept = [n for n in options.normalise if subset == names or n in ("none", "sinkhorn")]

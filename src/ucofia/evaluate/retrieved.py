@@ -1,12 +1,11 @@
 """Which videos texts find first, and how fairly that is spread: hubs, and videos nobody finds."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from jaxtyping import Int
 
 from ucofia.evaluate.benchmark import Evaluation
-from ucofia.evaluate.score import Levels, Normalisation, Settings, variants
+from ucofia.evaluate.matrices import mean_level
+from ucofia.evaluate.score import Normalisation, Settings, variants
 
 COUNTS = ("never", "once", "more than once")
 
@@ -15,10 +14,9 @@ def first_hits(
     found: Evaluation,
     *,
     normalise: tuple[Normalisation, ...] = ("none", "sinkhorn"),
-    weights: Mapping[str, float] | None = None,
 ) -> dict[str, Int[np.ndarray, " t"]]:
     """The best video of every text, with all levels, under each normalisation."""
-    settings = Settings(temperature=1.0, weights=weights or {})
+    settings = Settings(temperature=1.0, weights=found.weights)
     hits: dict[str, np.ndarray] = {}
     for name in normalise:
         whole = variants("t2v", name, found.scores, found.banks.get("t2v"), settings)
@@ -28,13 +26,10 @@ def first_hits(
     return hits
 
 
-def best_of_levels(
-    scores: Levels, names: tuple[str, ...], weights: Mapping[str, float] | None = None
-) -> Int[np.ndarray, " t"]:
+def best_of_levels(found: Evaluation, names: tuple[str, ...]) -> Int[np.ndarray, " t"]:
     """The best video of every text when only some levels count."""
-    settings = Settings(temperature=1.0, weights=weights or {})
-    whole = variants("t2v", "none", {name: scores[name] for name in names}, None, settings)
-    return _best(whole[-1].scores, np.zeros(whole[-1].scores.shape[1]))
+    total = mean_level({name: found.scores[name] for name in names}, found.weights)
+    return _best(total, np.zeros(total.shape[1]))
 
 
 def shares_by_count(hits: Int[np.ndarray, " t"], videos: int) -> dict[str, float]:

@@ -1,0 +1,75 @@
+"""`ucofia figure`: the paper's pictures, for any model and data set."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ucofia.cli import show
+from ucofia.cli.app import app
+from ucofia.cli.evaluate import with_frames
+from ucofia.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ucofia.benchmarks.frames import FrameSource
+    from ucofia.evaluate.benchmark import Evaluation
+    from ucofia.model import Model
+
+NAMES = ("frame-weights", "retrieved", "levels")
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.")],
+    model: Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")],
+    benchmark: Annotated[str, typer.Option(help="See `ucofia data list`.")] = "shapes",
+    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    out: Annotated[
+        Path | None, typer.Option(help="File name; .png and .svg are written [default: NAME].")
+    ] = None,
+    bank_limit: Annotated[
+        int | None, typer.Option(help="Most training texts that balance `retrieved`.", min=1)
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
+) -> int:
+    """Draw frame weights, how often videos are retrieved, or what each level retrieves."""
+    from ucofia import checkpoint
+    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.evaluate import figures
+    from ucofia.evaluate.benchmark import Options, evaluate
+
+    if name not in NAMES:
+        raise UnknownNameError("figure", name, NAMES)
+    options = Options(
+        split=split,
+        bank="train" if name == "retrieved" else None,
+        bank_limit=bank_limit,
+        available=frozenset(),  # only texts balance a picture of text to video
+        normalise=("none",),
+        every_level=False,
+    )
+    opened = open_data(benchmark, data)
+    loaded = checkpoint.load(model, device=device)
+    with show.progress_bar() as progress:
+        known, frames, _ = with_frames(opened, loaded, data, cache, options, progress)
+        found = evaluate(loaded, known, frames, options=options, progress=progress)
+        drawn = _drawn(name, loaded, found, frames)
+    for path in figures.save(drawn, out or Path(name)):
+        print(path)
+    return 0
+
+
+def _drawn(name: str, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":
+    from ucofia.evaluate import figures
+
+    if name == "retrieved":
+        return figures.draw_retrieved(found)
+    if name == "levels":
+        return figures.draw_levels(model, found, frames)
+    return figures.draw_frame_weights(model, found, frames)
