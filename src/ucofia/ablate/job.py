@@ -128,12 +128,7 @@ class Job:
             model,
             self.data.benchmark,
             self._train_data.frames,
-            options=Options(
-                normalise=NORMALISE,
-                batch=64,
-                bank_limit=BANK,
-                every_level=training.name == FULL,
-            ),
+            options=_options(training),
             progress=self.progress,
         )
         document = {
@@ -174,6 +169,13 @@ class Job:
         return TrainData(made.benchmark, SplitFrames(parts), made.train.groups)
 
 
+def _options(training: Training) -> Options:
+    """Only the full model is asked about normalisations and single levels."""
+    if training.name != FULL:
+        return Options(bank=None, normalise=("none",), batch=64, every_level=False)
+    return Options(normalise=NORMALISE, batch=64, bank_limit=BANK)
+
+
 def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
     """Direction, then levels and normalisation, then metric."""
     values: dict[str, dict[str, Mapping[str, float]]] = {"t2v": {}, "v2t": {}}
@@ -198,5 +200,6 @@ def _kinds(data: Shapes, found: Evaluation) -> dict[str, float]:
 
 def _retrieved(found: Evaluation) -> dict[str, dict[str, float]]:
     """Share of videos that are nobody's, one text's, or several texts' first hit, per cent."""
-    videos = len(found.split.videos)
-    return {name: shares_by_count(hits, videos) for name, hits in first_hits(found).items()}
+    videos, is_raw = len(found.split.videos), not found.banks
+    hits = first_hits(found, normalise=("none",) if is_raw else ("none", "sinkhorn"))
+    return {name: shares_by_count(best, videos) for name, best in hits.items()}
