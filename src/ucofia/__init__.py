@@ -10,16 +10,22 @@ from ucofia.errors import UCoFiAError
 
 if TYPE_CHECKING:
     from ucofia.checkpoint import load
+    from ucofia.index.hits import Hit
+    from ucofia.index.index import Index
+    from ucofia.index.ingest import AddReport
     from ucofia.model import Model
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AddReport": "ucofia.index.ingest",
+    "Hit": "ucofia.index.hits",
+    "Index": "ucofia.index.index",
     "Model": "ucofia.model",
     "load": "ucofia.checkpoint",
 }
 
-__all__ = ["Model", "UCoFiAError", "load"]
+__all__ = ["AddReport", "Hit", "Index", "Model", "UCoFiAError", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from safetensors.torch import load as load_tensors
 from torch import Tensor
-from transformers import CLIPVisionConfig
 
 from ucofia.encode.sentence import SentenceTower
 from ucofia.encode.starter import StarterBackbone
@@ -46,6 +45,7 @@ _CLASSIFIER = (
     "models/efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
 )
+PARTS = (_VISION, _TEXT, _CLASSIFIER)
 _VIT_B16 = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -71,10 +71,8 @@ def bank_texts() -> list[str]:
 
 def assemble() -> StarterBackbone:
     """Build the backbone from the installed packages."""
-    vision, text, classifier = (_file(*part) for part in (_VISION, _TEXT, _CLASSIFIER))
-    backbone = StarterBackbone(
-        CLIPVisionConfig(**_VIT_B16), SentenceTower.from_pretrained(text.parent)
-    )
+    vision, text, classifier = (part_file(*part) for part in PARTS)
+    backbone = StarterBackbone(_VIT_B16, SentenceTower.from_pretrained(text.parent))
     backbone.vision.load_state_dict(_dequantised(vision))
     backbone.classifier.load_state_dict(
         torch.load(classifier, map_location="cpu", weights_only=True)
@@ -87,13 +85,14 @@ def assemble() -> StarterBackbone:
 
 
 def _version() -> str:
-    digest = hashlib.sha256("".join(part[2] for part in (_VISION, _TEXT, _CLASSIFIER)).encode())
+    digest = hashlib.sha256("".join(sha256 for _, _, sha256 in PARTS).encode())
     digest.update(files("ucofia").joinpath("data/starter.safetensors").read_bytes())
     digest.update("\n".join(bank_texts()).encode())
     return digest.hexdigest()[:12]
 
 
-def _file(package: str, name: str, sha256: str) -> Path:
+def part_file(package: str, name: str, sha256: str) -> Path:
+    """Find a file inside an installed package, and make sure that it is the right one."""
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []
     found = [Path(place) / name for place in places if (Path(place) / name).is_file()]

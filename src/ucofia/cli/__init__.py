@@ -9,12 +9,17 @@ from collections.abc import Sequence
 
 import typer
 
+from ucofia.cli import ablate as ablate
 from ucofia.cli import data as data
 from ucofia.cli import demo as demo
+from ucofia.cli import doctor as doctor
+from ucofia.cli import evaluate as evaluate
+from ucofia.cli import figure as figure
 from ucofia.cli import index as index
 from ucofia.cli import models as models
 from ucofia.cli import score as score
 from ucofia.cli import search as search
+from ucofia.cli import serve as serve
 from ucofia.cli import train as train
 from ucofia.cli.app import app
 from ucofia.errors import UCoFiAError

@@ -7,7 +7,7 @@ recognises, as a mixture of the sentences that describe its classes. `ucofia/sta
 the parts come from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,16 +44,17 @@ class StarterBackbone(nn.Module):
     text_mean: Tensor
     class_texts: Tensor
 
-    def __init__(self, vision: CLIPVisionConfig, text: SentenceTower) -> None:
+    def __init__(self, vision: Mapping[str, Any], text: SentenceTower) -> None:
         super().__init__()
-        self.vision = CLIPVisionModelWithProjection(vision)
+        tower = CLIPVisionConfig(**vision)
+        self.vision = CLIPVisionModelWithProjection(tower)
         self.classifier = EfficientNetLite0()
         self.text = text
         self.width: int = text.width
-        self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD)
+        self.pixels: PixelSpec | None = PixelSpec(tower.image_size, MEAN, STD)
         self.logit_scale = LOGIT_SCALE
-        self.picture_map = nn.Parameter(torch.zeros(vision.projection_dim, text.width))
-        self.register_buffer("image_mean", torch.zeros(vision.projection_dim))
+        self.picture_map = nn.Parameter(torch.zeros(tower.projection_dim, text.width))
+        self.register_buffer("image_mean", torch.zeros(tower.projection_dim))
         self.register_buffer("text_mean", torch.zeros(text.width))
         self.register_buffer("class_texts", torch.zeros(CLASSES, text.width))
 
@@ -61,7 +62,7 @@ class StarterBackbone(nn.Module):
     def from_description(cls, values: dict[str, Any], tokenizer: str) -> "StarterBackbone":
         """Build the parts from plain values, with fresh weights."""
         text = SentenceTower.from_description(values["text"], tokenizer)
-        return cls(CLIPVisionConfig(**values["vision"]), text)
+        return cls(values["vision"], text)
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""
