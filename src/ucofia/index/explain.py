@@ -163,8 +163,11 @@ def _words(
     share = attribution(query, collection, row, name).sum(1)
     sim = _similarities(query, collection, row, name)
     chosen = _choices(query.levels[name], sim, collection.patch_mask[row])
+    is_read = query.texts[name].word_mask[0].tolist()  # a backbone may pass over some words
     parts = []
     for at, word in enumerate(words[: len(sim)]):
+        if not is_read[at]:
+            continue
         order = np.argsort(-chosen[at], kind="stable")[:PATCHES_PER_WORD]
         patches = [_patch(stored, int(p), float(chosen[at, p]), float(sim[at, p])) for p in order]
         parts.append(WordPart(word, float(share[at]), tuple(p for p in patches if p is not None)))
