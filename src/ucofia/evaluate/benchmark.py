@@ -71,8 +71,6 @@ class Evaluation:
     benchmark: str
     split: Split
     weights: Mapping[str, float]  # of the levels, in their order
-    bank_texts: int
-    bank_videos: int
     ranked: Sequence[Ranked]
     search: SearchCheck
     seconds: Mapping[str, float]
@@ -86,17 +84,25 @@ class Evaluation:
         """The names of all levels."""
         return tuple(self.weights)
 
+    @property
+    def bank_texts(self) -> int:
+        """How many texts balanced the videos; 0 without a bank."""
+        bank = self.banks.get("t2v")
+        return 0 if bank is None else len(next(iter(bank.values())))
+
+    @property
+    def bank_videos(self) -> int:
+        """How many videos balanced the texts; 0 without a bank."""
+        bank = self.banks.get("v2t")
+        return 0 if bank is None else int(next(iter(bank.values())).shape[1])
+
     def line(self, direction: Direction, name: str) -> Line:
         """The line of all levels together."""
-        for ranked in self.ranked:
-            if (ranked.levels, ranked.line.direction, ranked.line.name) == (
-                self.levels,
-                direction,
-                name,
-            ):
-                return ranked.line
-        known = [r.line.name for r in self.ranked if r.levels == self.levels]
-        raise UnknownNameError("normalisation", name, known)
+        lines = [r.line for r in self.ranked if r.levels == self.levels]
+        known = {line.name: line for line in lines if line.direction == direction}
+        if name not in known:
+            raise UnknownNameError("normalisation", name, list(known))
+        return known[name]
 
 
 def evaluate(
@@ -130,13 +136,10 @@ def evaluate(
     with clock("ranking"):
         weights = dict(zip(scores, level_weights(model), strict=True))
         ranked = rank_all(scores, truth, banks, weights, options, progress)
-    sizes = {d: next(iter(levels.values())).shape for d, levels in banks.items()}
     return Evaluation(
         benchmark=benchmark.name,
         split=split,
         weights=weights,
-        bank_texts=sizes["t2v"][0] if "t2v" in sizes else 0,
-        bank_videos=sizes["v2t"][1] if "v2t" in sizes else 0,
         ranked=ranked,
         search=search,
         seconds=clock.seconds,
@@ -250,11 +253,14 @@ def _warnings(
             f"{name} ({ways}) saw all test queries at once; a person who asks one question at a "
             f"time cannot have its figures"
         )
-    for line in (r.line for r in ranked if r.line.tied and r.line.name == "none"):
-        share = 100 * line.tied / line.summary.queries
-        if share >= 1:
-            yield f"{line.direction}: {share:.0f} % of the queries tie, which counts against them"
-            break
+    most = max(len(r.levels) for r in ranked)
+    for line in (r.line for r in ranked if len(r.levels) == most and r.line.name == "none"):
+        if line.tied:
+            yield (
+                f"{line.direction}: {line.tied:,} of {line.summary.queries:,} queries tie with a "
+                f"wrong candidate, which counts against the model; were all won, R@1 would be "
+                f"{line.if_won.recall[1]:.1f}"
+            )
 
 
 class _Clock:
