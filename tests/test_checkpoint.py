@@ -88,6 +88,7 @@ def test_a_saved_model_comes_back_bit_for_bit(tmp_path: Path) -> None:
     loaded = checkpoint.load(tmp_path / "run")
     assert loaded.config == model.config
     assert loaded.fingerprint() == model.fingerprint()
+    assert loaded.source == str(tmp_path / "run")
     assert not loaded.training
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
         "config.json",

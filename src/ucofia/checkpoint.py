@@ -73,6 +73,7 @@ def load(
         model = _load_file(path, config)
     else:
         model = Model(_pretrained(str(name)), config or ZERO_SHOT)
+    model.source = str(path.absolute() if path.exists() and not is_name(name) else name)
     return model.eval().to(device)
 
 

@@ -53,6 +53,7 @@ class Model(nn.Module):
     def __init__(self, backbone: Backbone, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.source = ""  # where it was loaded from; an index finds it there again
         self.backbone = backbone
         width = backbone.width
         self.logit_scale = nn.Parameter(torch.tensor(backbone.logit_scale))

@@ -92,7 +92,7 @@ class Index:
         """
         segments(1.0, segment)
         if isinstance(model, Model):
-            source = str(getattr(model, "source", ""))
+            source = model.source
         else:
             source = str(model)
             # A name stays a name, even where a folder of the same name lies about.
