@@ -167,6 +167,18 @@ def test_the_timeline_rises_where_the_colour_comes(client: TestClient, index: In
     assert max(s["score"] for s in line["segments"]) == alone[0].score
 
 
+def test_videos_are_listed_newest_first(client: TestClient, videos: Path) -> None:
+    pages, offset = [], 0
+    while offset is not None:
+        page = client.get("/api/videos", params={"top": 2, "offset": offset}).json()
+        pages += page["videos"]
+        offset = page["next_offset"]
+    written = [Path(video["path"]).stat().st_mtime_ns for video in pages]
+    assert written == sorted(written, reverse=True)
+    assert {video["path"] for video in pages} == {str(p) for p in videos.rglob("*.*")}
+    assert client.get(pages[0]["poster"]).status_code == 200
+
+
 def test_info_counts(client: TestClient, index: Index) -> None:
     info, facts = client.get("/api/info").json(), index.info()
     assert (info["videos"], info["segments"]) == (5, facts["segments"])

@@ -52,6 +52,17 @@ def search_answer(
     )
 
 
+def videos_answer(known: Catalogue, offset: int, top: int) -> schema.VideosAnswer:
+    """Write what the index holds, newest first."""
+    chosen = known.newest[offset : offset + top]
+    end = offset + top
+    return schema.VideosAnswer(
+        videos=[_video(known.videos[name]) for name in chosen],
+        offset=offset,
+        next_offset=end if end < len(known.newest) else None,
+    )
+
+
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
     """Write texts."""
     hits = [schema.TextHitOut(text=t.text, score=t.score, levels=t.levels) for t in texts]
@@ -104,7 +115,25 @@ def _hit(hit: Hit, info: SegmentInfo) -> schema.HitOut:
         media=f"/media/{video_id(info)}",
         media_type=media_type(hit.path),
         poster=picture_address(hit.segment, frame),
+        frames=len(info.frame_seconds),
         moments=moments,
+    )
+
+
+def _video(parts: Sequence[SegmentInfo]) -> schema.VideoOut:
+    info = parts[len(parts) // 2]
+    seconds = info.frame_seconds or (0.0,)
+    frame = len(seconds) // 2
+    return schema.VideoOut(
+        segment=info.id,
+        video=video_id(info),
+        path=info.path,
+        best_second=seconds[frame],
+        duration_seconds=info.duration_seconds,
+        media=f"/media/{video_id(info)}",
+        media_type=media_type(info.path),
+        poster=picture_address(info.id, frame),
+        frames=len(info.frame_seconds),
     )
 
 

@@ -128,6 +128,12 @@ class Api:
         reply = await self._ask(self.engine.course, text, video)
         return answers.timeline_answer(reply.value, reply.catalogue.video(video))
 
+    async def videos(
+        self, top: Top = 10, offset: Annotated[int, Query(ge=0)] = 0
+    ) -> schema.VideosAnswer:
+        """List the videos of the index, newest first."""
+        return answers.videos_answer(self.engine.catalogue, offset, top)
+
     async def info(self) -> schema.InfoAnswer:
         """Say what the index holds and what is going on."""
         facts = await self.reader.info()

@@ -23,6 +23,7 @@ class Catalogue:
     version: int  # counts the versions this server has seen
     segments: Mapping[str, SegmentInfo]
     videos: Mapping[str, Sequence[SegmentInfo]]  # in their order in time
+    newest: Sequence[str]  # ids of all videos, those written last first
     folders: Sequence[tuple[str, int]]  # with their number of videos, including those below
 
     def video(self, name: str) -> Sequence[SegmentInfo]:
@@ -40,7 +41,7 @@ class Catalogue:
         return self.video(name)[0]
 
 
-EMPTY = Catalogue(0, {}, {}, ())
+EMPTY = Catalogue(0, {}, {}, (), ())
 
 
 def catalogue(infos: Iterable[SegmentInfo], version: int) -> Catalogue:
@@ -52,7 +53,9 @@ def catalogue(infos: Iterable[SegmentInfo], version: int) -> Catalogue:
         videos.setdefault(video_id(info), []).append(info)
     for parts in videos.values():
         parts.sort(key=lambda info: info.number)
-    return Catalogue(version, segments, videos, _folders(v[0].path for v in videos.values()))
+    newest = sorted(videos, key=lambda name: (-videos[name][0].mtime_ns, videos[name][0].path))
+    folders = _folders(parts[0].path for parts in videos.values())
+    return Catalogue(version, segments, videos, newest, folders)
 
 
 def video_id(info: SegmentInfo) -> str:

@@ -56,6 +56,7 @@ def api_routes(api: Api) -> APIRouter:
     get("/describe", api.describe, schema.DescribeAnswer, 404)
     get("/explain", api.explain, schema.ExplainAnswer, 404)
     get("/timeline", api.timeline, schema.TimelineAnswer, 404)
+    get("/videos", api.videos, schema.VideosAnswer)
     get("/info", api.info, schema.InfoAnswer)
     router.add_api_route(
         "/index", api.index, methods=["POST"], status_code=202, responses=responses(409, 413)

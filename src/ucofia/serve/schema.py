@@ -3,20 +3,30 @@
 from datetime import date
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from ucofia.index.search import TOP
 
-# Without control characters, which no word and no path has.
+
+def _without_controls(text: str) -> str:
+    """Refuse control characters, which no word and no path has."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise ValueError("it has control characters in it")
+    return text
+
+
+def _with_words(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it has no words")
+    return text
+
+
+# Checked by functions: a pattern in the description would say the same less clearly.
+_Plain = AfterValidator(_without_controls)
 Text = Annotated[
-    str,
-    StringConstraints(
-        min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$"
-    ),
+    str, StringConstraints(min_length=1, max_length=1000), _Plain, AfterValidator(_with_words)
 ]
-Place = Annotated[
-    str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")
-]
+Place = Annotated[str, StringConstraints(min_length=1, max_length=4096), _Plain]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
@@ -73,7 +83,30 @@ class HitOut(BaseModel):
     media: str
     media_type: str
     poster: str = Field(description="A small picture of the best second.")
+    frames: int = Field(description="Pictures at /media/{segment}/frames/0 and on.")
     moments: list[Moment]
+
+
+class VideoOut(BaseModel):
+    """A video of the index, without a question."""
+
+    segment: str = Field(description="Id of its middle segment.")
+    video: str
+    path: str
+    best_second: float = Field(description="Its middle.")
+    duration_seconds: float
+    media: str
+    media_type: str
+    poster: str
+    frames: int
+
+
+class VideosAnswer(BaseModel):
+    """Videos, newest first."""
+
+    videos: list[VideoOut]
+    offset: int
+    next_offset: int | None
 
 
 class SearchAnswer(BaseModel):

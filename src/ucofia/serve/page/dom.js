@@ -1,0 +1,61 @@
+// Small helpers: make elements, write times, remember things. Knows nothing of searching.
+
+export const $ = (id) => document.getElementById(id);
+
+// Make an element. Text is always set as text, so nothing from outside becomes markup.
+export function make(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name === "style") for (const [key, v] of Object.entries(value)) element.style.setProperty(key, v);
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export function svg(tag, props = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(props)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+export function clock(second) {
+  const whole = Math.max(0, Math.floor(second));
+  const [hours, minutes, seconds] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (n) => String(n).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(seconds)}` : `${minutes}:${two(seconds)}`;
+}
+
+export function span(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return `${(seconds / 3600).toFixed(seconds < 36000 ? 1 : 0)} h`;
+}
+
+export function bytes(n) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (n >= 1000 && at < units.length - 1) { n /= 1000; at += 1; }
+  return `${n.toFixed(n < 10 && at ? 1 : 0)} ${units[at]}`;
+}
+
+export const percent = (share) => `${Math.round(share * 100)} %`;
+export const fileName = (path) => path.split(/[\\/]/).pop();
+export const folderName = (path) => path.slice(0, path.length - fileName(path).length - 1) || "/";
+export const plural = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+export const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// What this browser remembers; a browser that forbids it forgets.
+export const memory = {
+  get(key, otherwise) {
+    try { return JSON.parse(localStorage.getItem(`ucofia.${key}`)) ?? otherwise; } catch { return otherwise; }
+  },
+  set(key, value) {
+    try { localStorage.setItem(`ucofia.${key}`, JSON.stringify(value)); } catch { /* private window */ }
+  },
+};

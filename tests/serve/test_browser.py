@@ -1,0 +1,324 @@
+"""The page in a real browser: search, play, explain, drop, and what is shown when things fail."""
+
+import base64
+import io
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fakes import COLOURS
+from PIL import Image
+from scenes import balloon, bank, film, night, scene_model, sea, sunset
+
+from ucofia.index.index import Index
+from ucofia.serve.app import create_app
+from ucofia.serve.settings import ServeSettings
+
+ADVICE = "install one with: make test-browser"
+sync_api = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {ADVICE}")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("UCOFIA_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"no chromium here; {ADVICE}")
+
+QUERY = "white boat on the blue sea"
+Page = Any
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("scenes")
+    for name, parts in {
+        "coast/sailing.mp4": (night, sea, night),
+        "coast/evening.mp4": (sunset,),
+        "alps/balloon.mp4": (balloon,),
+        "alps/stars.mp4": (night,),
+    }.items():
+        film(folder / "videos" / name, parts, seconds_each=2.0)
+    index = Index.create(folder / "index", scene_model(), segment=2.0, bank=bank())
+    index.add(folder / "videos")
+    return index
+
+
+def serving(index: Index, **settings: Any) -> Iterator[str]:
+    app = create_app(index, settings=ServeSettings(**settings))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def site(scenes: Index) -> Iterator[str]:
+    yield from serving(scenes)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--autoplay-policy=no-user-gesture-required"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any, site: str) -> Iterator[Callable[..., Page]]:
+    contexts, problems = [], []
+
+    def opened(path: str = "/", *, at: str = site, **options: Any) -> Page:
+        context = browser.new_context(**options)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: _note(said, problems))
+        page.goto(at + path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def _note(said: Any, problems: list[str]) -> None:
+    # Refusals by the server are part of some tests; what the page itself does wrong is not.
+    if said.type == "error" and "Failed to load resource" not in said.text:
+        problems.append(said.text)
+
+
+def search(page: Page, text: str) -> None:
+    page.fill("#q", text)
+    page.press("#q", "Enter")
+    page.wait_for_selector(".card .levels")
+
+
+def file_names(page: Page) -> list[str]:
+    return page.locator(".card h3 a").all_inner_texts()  # type: ignore[no-any-return]
+
+
+def test_a_search_shows_hits_whose_pictures_play(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    assert file_names(page)[0] == "sailing.mp4"
+    assert "best first" in page.inner_text("#summary")
+    page.wait_for_function("document.querySelector('.card video.on')?.currentTime > 2")
+
+
+def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: Index) -> None:
+    page = visit()
+    search(page, QUERY)
+    hit = scenes.search(QUERY)[0]
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_function(
+        "second => document.querySelector('.viewer video.screen')?.currentTime >= second - 0.1",
+        arg=hit.best_second,
+    )
+    assert f"play={hit.segment}" in page.url
+    page.click(".viewer .line", position={"x": 10, "y": 20})
+    page.wait_for_function("document.querySelector('.viewer video.screen').currentTime < 1.5")
+
+
+def test_why_shows_what_each_word_saw(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.click(".card .do button:has-text('Why')")
+    page.wait_for_selector(".frames img")
+    assert page.locator(".word").all_inner_texts() == QUERY.split()
+    assert page.locator(".frames button.heavy").count() >= 1
+    page.hover(".word:has-text('sea')")
+    assert "“sea” looked at" in page.inner_text(".why .looked >> nth=0")
+    assert page.locator(".lens svg rect").count() >= 1
+    page.hover(".viewer h2")
+    assert "Point at a word" in page.inner_text(".why .looked >> nth=0")
+
+
+def test_a_dropped_picture_finds_videos_and_words(visit: Callable[..., Page]) -> None:
+    page = visit()
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), COLOURS["black"]).save(file, "PNG")
+    carried = page.evaluate_handle(
+        """body => {
+            const carried = new DataTransfer();
+            const bytes = Uint8Array.from(atob(body), letter => letter.charCodeAt(0));
+            carried.items.add(new File([bytes], "dark.png", {type: "image/png"}));
+            return carried;
+        }""",
+        base64.b64encode(file.getvalue()).decode(),
+    )
+    page.dispatch_event("body", "dragenter", {"dataTransfer": carried})
+    assert page.locator("#drop").is_visible()
+    page.dispatch_event("body", "drop", {"dataTransfer": carried})
+    page.wait_for_selector(".example .words .chip")
+    assert not page.locator("#drop").is_visible()
+    assert file_names(page)[0] in ("stars.mp4", "sailing.mp4")
+    assert "like dark.png" in page.inner_text("#summary")
+
+
+def test_a_file_that_is_no_video_is_told(visit: Callable[..., Page], tmp_path: Path) -> None:
+    page = visit()
+    (tmp_path / "x.txt").write_text("x")
+    page.set_input_files("#file", tmp_path / "x.txt")
+    assert "no picture or video" in page.inner_text("#notice")
+    (tmp_path / "x.mp4").write_text("x")
+    page.set_input_files("#file", tmp_path / "x.mp4")
+    page.wait_for_selector("#notice.bad:has-text('cannot be used')")
+
+
+def test_a_silent_server_is_told_and_asked_again(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.route("**/api/search?*", lambda route: route.abort())
+    page.fill("#q", QUERY)
+    page.press("#q", "Enter")
+    page.wait_for_selector("#notice.bad:has-text('does not answer')")
+    page.unroute("**/api/search?*")
+    page.click("text=Try again")
+    page.wait_for_selector(".card .levels")
+
+
+def test_a_busy_server_is_asked_again_by_itself(visit: Callable[..., Page]) -> None:
+    page, busy = visit(), []
+
+    def once(route: Any) -> None:
+        if busy:
+            route.continue_()
+            return
+        busy.append(True)
+        route.fulfill(
+            status=503, json={"code": "busy", "message": "busy", "retry_after_seconds": 1}
+        )
+
+    page.route("**/api/search?*", once)
+    page.fill("#q", QUERY)
+    page.press("#q", "Enter")
+    page.wait_for_selector("#summary:has-text('busy; trying again in 1 second')")
+    page.wait_for_selector(".card .levels")
+
+
+def test_filters_choose_and_can_be_cleared(visit: Callable[..., Page]) -> None:
+    page = visit(f"/?q={QUERY}")
+    page.wait_for_selector("#under option:has-text('alps')", state="attached")
+    page.select_option("#under", label="videos/alps (2)")
+    page.wait_for_function("document.querySelectorAll('.card .levels').length === 2")
+    assert set(file_names(page)) == {"balloon.mp4", "stars.mp4"}
+    page.select_option("#length", "600-")
+    page.click("text=Clear the filters")
+    page.wait_for_function("document.querySelectorAll('.card .levels').length === 4")
+
+
+def test_what_matches_nothing_says_so(visit: Callable[..., Page]) -> None:
+    page = visit("/?q=quarterly tax return")
+    page.wait_for_selector("#notice:has-text('Probably nothing here matches')")
+    assert page.locator(".card.unlikely").count() == 4
+
+
+def test_everything_can_be_done_with_keys(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type(QUERY)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".card .levels")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    focused = "document.activeElement.closest('.card')?.hit.path"
+    second = page.evaluate(focused)
+    assert Path(second).name == file_names(page)[1]
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".viewer[open] .word")
+    page.keyboard.press("p")
+    page.wait_for_selector(f".viewer h2:has-text('{file_names(page)[0]}')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".viewer[open]", state="detached")
+    assert Path(page.evaluate(focused)).name == file_names(page)[0]
+    page.keyboard.press("s")
+    page.wait_for_selector("#summary:has-text('like the chosen video')")
+
+
+def test_an_address_shows_the_same_to_another_person(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".viewer .word")
+    other = visit(page.url.removeprefix(re.match(r"http://[^/]+", page.url)[0]))  # type: ignore[index]
+    other.wait_for_selector(".viewer .word")
+    assert other.inner_text(".viewer h2") == page.inner_text(".viewer h2")
+    other.go_back()
+    page.keyboard.press("Escape")
+    page.go_back()
+    page.wait_for_selector("#hero h1")
+
+
+def test_recent_searches_come_back(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.click("#home")
+    page.click(f".chip:has-text('{QUERY}')")
+    page.wait_for_selector(".card .levels")
+    assert page.input_value("#q") == QUERY
+
+
+def test_the_newest_videos_are_there_before_anything_is_asked(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.wait_for_selector(".card")
+    assert len(file_names(page)) == 4
+    page.wait_for_selector("#status:has-text('4 videos')")
+    page.click("#status")
+    assert "22 texts" in page.inner_text("#about")
+
+
+def test_a_token_in_the_address_opens_and_disappears(
+    visit: Callable[..., Page], scenes: Index
+) -> None:
+    for place in serving(scenes, token="open sesame"):
+        page = visit("/#token=open%20sesame", at=place)
+        page.wait_for_selector(".card")
+        assert "sesame" not in page.url
+        other = visit("/", at=place)
+        other.wait_for_selector("#token[open]")
+        other.fill("#token-word", "wrong")
+        other.click("#token-form button")
+        other.wait_for_selector("#token-wrong:has-text('not the token')")
+        other.fill("#token-word", "open sesame")
+        other.click("#token-form button")
+        other.wait_for_selector(".card")
+
+
+def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Page], tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "index", scene_model())
+    film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)
+    for place in serving(index, index_folders=(tmp_path / "videos",)):
+        page = visit("/", at=place)
+        page.wait_for_selector("#notice:has-text('This index is empty')")
+        page.click("#status")
+        page.click("text=Look for new videos")
+        page.wait_for_selector(".card h3:has-text('sea.mp4')")
+
+
+def test_on_a_phone_and_in_the_dark(visit: Callable[..., Page]) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    page = visit(f"/?q={QUERY}", color_scheme="dark", **phone)
+    page.wait_for_selector(".card .levels")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(int(part) for part in re.findall(r"\d+", paper)) < 60
+    page.click("#theme")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert min(int(part) for part in re.findall(r"\d+", paper)) > 200
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".viewer .word")
+    assert page.evaluate("document.querySelector('.viewer').scrollWidth") <= 390
