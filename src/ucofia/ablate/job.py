@@ -99,6 +99,10 @@ class Job:
         """Where a result is."""
         return self.results / f"{name}-seed-{seed}.json"
 
+    def folder(self, name: str, seed: int) -> Path:
+        """Where a training is, and its model when it has ended."""
+        return self.work / self.data_name / name / f"seed-{seed}"
+
     def recipe(self, training: Training) -> dict[str, Any]:
         """Everything that a result depends on besides its seed and the code."""
         made = {
@@ -113,10 +117,10 @@ class Job:
         return dict(json.loads(json.dumps(made)))
 
     def _make(self, training: Training, seed: int) -> None:
-        out = self.work / self.data_name / training.name / f"seed-{seed}"
+        out = self.folder(training.name, seed)
         result = train(
             self._model(training, seed),
-            self._train_data,
+            self.train_data,
             out=out,
             config=training.train,
             settings=Settings(seed=seed, save_steps=SAVE_STEPS),
@@ -127,7 +131,7 @@ class Job:
         found = evaluate(
             model,
             self.data.benchmark,
-            self._train_data.frames,
+            self.train_data.frames,
             options=_options(training),
             progress=self.progress,
         )
@@ -163,7 +167,8 @@ class Job:
             return Model(pretrained, training.model)
 
     @cached_property
-    def _train_data(self) -> TrainData:
+    def train_data(self) -> TrainData:
+        """The drawn videos as training and evaluation take them."""
         made = self.data
         parts = {part.split.name: part.frames for part in (made.train, made.val, made.test)}
         return TrainData(made.benchmark, SplitFrames(parts), made.train.groups)

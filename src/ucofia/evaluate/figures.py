@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -85,7 +85,8 @@ def draw_frame_weights(model: Model, found: Evaluation, frames: FrameSource) -> 
     """Draw the paper's figure 4: a text, its own video and the best wrong one."""
     level = _isa_level(model)
     total, split = mean_level(found.scores, found.weights), found.split
-    rows = _some(len(split.texts))
+    is_found = first_hits(found, normalise=("none",))["none"] == np.asarray(split.truth)
+    rows = _some(np.flatnonzero(is_found) if is_found.any() else np.arange(len(split.texts)))
     own = [_frames(model, frames, split.videos[split.texts[row].video]) for row in rows]
     moved = [
         np.abs((w := weigh(model, level, split.texts[row].text, pixels)).isa - w.softmax).sum()
@@ -104,7 +105,8 @@ def draw_frame_weights(model: Model, found: Evaluation, frames: FrameSource) -> 
         weighed = weigh(model, level, split.texts[row].text, pixels)
         title = f"{name}: score {total[row, video]:.1f}"
         _weights_part(part, title, RIGHT if video == right else WRONG, pixels, weighed)
-    rule = f"Of {len(rows)} texts, the one whose weights ISA changes most."
+    kind = "texts that find their video" if is_found.any() else "texts"
+    rule = f"Of {len(rows)} {kind}, the one whose frame weights ISA changes most."
     figure.supxlabel(rule, fontsize=9, color=PLAIN)
     return figure
 
@@ -146,7 +148,7 @@ def draw_levels(model: Model, found: Evaluation, frames: FrameSource) -> Figure:
     first = {name: best_of_levels(found, levels) for name, levels in subsets.items()}
     truth = np.asarray(found.split.truth)
     rows, rule = _telling(first, truth)
-    figure = Figure(figsize=(12, 0.9 + 1.75 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(12, 0.7 + 1.55 * len(rows)), layout="constrained")
     grid = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
     for part, row in zip(grid, rows, strict=True):
         part.suptitle(fill(f"“{found.split.texts[row].text}”", 130), fontsize=11, color=INK)
@@ -189,8 +191,10 @@ def _frames(model: Model, frames: FrameSource, video: VideoItem) -> np.ndarray:
     return fit_frames(frames(video), model.config.frames)
 
 
-def _some(count: int) -> list[int]:
-    return [int(row) for row in np.linspace(0, count - 1, min(count, LOOKED_AT))]
+def _some(rows: Int[np.ndarray, " n"]) -> list[int]:
+    """At most so many, evenly spread."""
+    places = np.linspace(0, len(rows) - 1, min(len(rows), LOOKED_AT)).astype(int)
+    return [int(row) for row in rows[places]]
 
 
 def _weights_part(
