@@ -124,6 +124,16 @@ class Model(nn.Module):
         While training the choice of patches is perturbed: by noise drawn from one key per video
         (so that it does not depend on batching), or by `noise` itself.
         """
+        return self.encode_with_saliency(batch, noise_keys=noise_keys, noise=noise)[0]
+
+    def encode_with_saliency(
+        self,
+        batch: VideoBatch,
+        *,
+        noise_keys: Sequence[int] | None = None,
+        noise: Float[Tensor, "v f s m"] | None = None,
+    ) -> tuple[VideoFeatures, Float[Tensor, "v f n"] | None]:
+        """Encode videos; also say how salient each token was, where patches were chosen."""
         config, mask = self.config, batch.mask
         if mask.shape[1] > config.frames:
             raise SettingError(
@@ -137,6 +147,7 @@ class Model(nn.Module):
         frames = tokens[:, :, 0]
         patches = tokens[:, :0, 0]
         video = mean_of_frames(self._contextual(frames, mask), mask)
+        score = None
         if config.uses_patches:
             score = self.saliency(tokens, video=video, mask=voting)
             patches = keep_patches(
@@ -153,13 +164,14 @@ class Model(nn.Module):
         patch_mask = voting.repeat_interleave(config.tokens_per_frame, dim=1)
         if config.normalised_patches:
             patches = nn.functional.normalize(patches, dim=-1)
-        return VideoFeatures(
+        features = VideoFeatures(
             video=video,
             frames=nn.functional.normalize(frames, dim=-1),
             frame_mask=frame_mask,
             patches=patches,
             patch_mask=patch_mask[:, : patches.shape[1]],
         )
+        return features, score
 
     def saliency(self, tokens: Tensor, *, video: Tensor, mask: Tensor) -> Tensor:
         """Score the tokens of every frame by how much they are worth keeping."""

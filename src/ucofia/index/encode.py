@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from PIL import Image
-from torch import Tensor
 
 from ucofia.encode.patches import top_patches
 from ucofia.errors import SettingError
@@ -44,26 +43,13 @@ def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:
 
 def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array, int]:
     """Encode videos; also say which patch each kept one is, and of how many in its frame."""
-    config = model.config
-    saliencies: list[Tensor] = []
-    original = model.saliency
-
-    def listening(*args: Tensor, **kwargs: Tensor) -> Tensor:
-        score = original(*args, **kwargs)
-        saliencies.append(score)
-        return score
-
-    # The choice of patches is not part of the features; listening in costs no second pass.
-    model.__dict__["saliency"] = listening
-    try:
-        with torch.inference_mode():
-            features = model.encode_video(batch.to(model.device)).to("cpu")
-    finally:
-        del model.__dict__["saliency"]
-    if not saliencies:
+    with torch.inference_mode():
+        features, saliency = model.encode_with_saliency(batch.to(model.device))
+    features = features.to("cpu")
+    if saliency is None:
         return features, np.zeros((*batch.mask.shape, 0), dtype=np.int16), 0
-    chosen = top_patches(saliencies[0][..., 1:], k=config.selected_patches)
-    return features, chosen.cpu().numpy().astype(np.int16), saliencies[0].shape[-1] - 1
+    chosen = top_patches(saliency[..., 1:], k=model.config.selected_patches)
+    return features, chosen.cpu().numpy().astype(np.int16), saliency.shape[-1] - 1
 
 
 def rows(
