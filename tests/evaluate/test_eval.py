@@ -15,7 +15,7 @@ from ucofia import checkpoint
 from ucofia.benchmarks.types import Benchmark, Split
 from ucofia.cli import main
 from ucofia.errors import SettingError, UnknownNameError
-from ucofia.evaluate import gallery, report
+from ucofia.evaluate import gallery, matrices, report
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate, level_subsets, needed_videos
 from ucofia.evaluate.retrieved import best_of_levels, first_hits, shares_by_count
 from ucofia.index.scoring import queries
@@ -65,6 +65,27 @@ def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -
     parts = gallery.gallery(model, benchmark.train, frames, batch=5)
     for level, scores in gallery.level_scores(model, texts, parts, "train").items():
         np.testing.assert_allclose(scores, expected[level], rtol=1e-3, atol=1e-3)
+
+
+def test_matrices_that_lie_in_files_change_nothing(
+    model: Model, found: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrices, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(matrices, "BLOCK_ENTRIES", 7)
+    mapped = evaluate(model, *tiny_benchmark(), options=BRIEF)
+    assert isinstance(mapped.scores["video"], np.memmap)
+    for direction in ("t2v", "v2t"):
+        for name in ("none", "sinkhorn", "sinkhorn after the mean"):
+            ranks = mapped.line(direction, name).ranks  # type: ignore[arg-type]
+            assert ranks.tolist() == found.line(direction, name).ranks.tolist()  # type: ignore[arg-type]
+
+
+def test_progress_counts_up_to_all_videos_and_texts(model: Model) -> None:
+    said: list[tuple[str, int, int | None]] = []
+    evaluate(model, *tiny_benchmark(), options=BRIEF, progress=lambda *call: said.append(call))
+    last = {what: (done, total) for what, done, total in said}
+    assert last["encoding videos of test"] == (6, 6) and last["scoring test"] == (6, 6)
+    assert last["scoring the bank's texts"] == (14, 14) and last["ranking"] == (1, 1)
 
 
 def test_ranks_are_those_of_a_search_in_an_index_with_the_same_bank(

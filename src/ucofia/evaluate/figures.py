@@ -98,12 +98,12 @@ def draw_frame_weights(model: Model, found: Evaluation, frames: FrameSource) -> 
     scores[right] = -np.inf
     videos = {"its own video": right, "the best wrong video": int(scores.argmax())}
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
-    figure.suptitle(fill(f"“{split.texts[row].text}”", 90), fontsize=13, color=INK)
+    figure.suptitle(fill(f"“{split.texts[row].text}”", 110), fontsize=12, color=INK)
     parts = figure.subfigures(2, 1, squeeze=False)
     for part, (name, video) in zip(parts[:, 0], videos.items(), strict=True):
         pixels = _frames(model, frames, split.videos[video])
         weighed = weigh(model, level, split.texts[row].text, pixels)
-        title = f"{name}: score {total[row, video]:.1f}"
+        title = f"{name}: score {total[row, video]:.2f}"
         _weights_part(part, title, RIGHT if video == right else WRONG, pixels, weighed)
     kind = "texts that find their video" if is_found.any() else "texts"
     rule = f"Of {len(rows)} {kind}, the one whose frame weights ISA changes most."
