@@ -65,7 +65,7 @@ def site(scenes: Index) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def chrome() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,
@@ -76,11 +76,11 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(browser: Any, site: str) -> Iterator[Callable[..., Page]]:
+def visit(chrome: Any, site: str) -> Iterator[Callable[..., Page]]:
     contexts, problems = [], []
 
     def opened(path: str = "/", *, at: str = site, **options: Any) -> Page:
-        context = browser.new_context(**options)
+        context = chrome.new_context(**options)
         context.set_default_timeout(30_000)
         contexts.append(context)
         page = context.new_page()
@@ -116,7 +116,7 @@ def test_a_search_shows_hits_whose_pictures_play(visit: Callable[..., Page]) -> 
     search(page, QUERY)
     assert file_names(page)[0] == "sailing.mp4"
     assert "best first" in page.inner_text("#summary")
-    page.wait_for_function("document.querySelector('.card video.on')?.currentTime > 2")
+    page.wait_for_function("() => document.querySelector('.card video.on')?.currentTime > 2")
 
 
 def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: Index) -> None:
@@ -130,7 +130,9 @@ def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: 
     )
     assert f"play={hit.segment}" in page.url
     page.click(".viewer .line", position={"x": 10, "y": 20})
-    page.wait_for_function("document.querySelector('.viewer video.screen').currentTime < 1.5")
+    page.wait_for_function(
+        "() => document.querySelector('.viewer video.screen').currentTime < 1.5"
+    )
 
 
 def test_why_shows_what_each_word_saw(visit: Callable[..., Page]) -> None:
@@ -213,11 +215,11 @@ def test_filters_choose_and_can_be_cleared(visit: Callable[..., Page]) -> None:
     page = visit(f"/?q={QUERY}")
     page.wait_for_selector("#under option:has-text('alps')", state="attached")
     page.select_option("#under", label="videos/alps (2)")
-    page.wait_for_function("document.querySelectorAll('.card .levels').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('.card .levels').length === 2")
     assert set(file_names(page)) == {"balloon.mp4", "stars.mp4"}
     page.select_option("#length", "600-")
     page.click("text=Clear the filters")
-    page.wait_for_function("document.querySelectorAll('.card .levels').length === 4")
+    page.wait_for_function("() => document.querySelectorAll('.card .levels').length === 4")
 
 
 def test_what_matches_nothing_says_so(visit: Callable[..., Page]) -> None:
@@ -257,8 +259,11 @@ def test_an_address_shows_the_same_to_another_person(visit: Callable[..., Page])
     other = visit(page.url.removeprefix(re.match(r"http://[^/]+", page.url)[0]))  # type: ignore[index]
     other.wait_for_selector(".viewer .word")
     assert other.inner_text(".viewer h2") == page.inner_text(".viewer h2")
-    other.go_back()
+    other.keyboard.press("Escape")
+    other.wait_for_selector(".viewer[open]", state="detached")
+    assert len(file_names(other)) == 4
     page.keyboard.press("Escape")
+    page.wait_for_selector(".viewer[open]", state="detached")
     page.go_back()
     page.wait_for_selector("#hero h1")
 

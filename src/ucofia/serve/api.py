@@ -132,7 +132,8 @@ class Api:
         self, top: Top = 10, offset: Annotated[int, Query(ge=0)] = 0
     ) -> schema.VideosAnswer:
         """List the videos of the index, newest first."""
-        return answers.videos_answer(self.engine.catalogue, offset, top)
+        reply = await self._ask(self.engine.refresh)
+        return answers.videos_answer(reply.catalogue, offset, top)
 
     async def info(self) -> schema.InfoAnswer:
         """Say what the index holds and what is going on."""

@@ -70,7 +70,9 @@ export function player(hit) {
     inView.observe(thumb);
     return thumb;
   }
-  const [from, to] = [Math.max(0, hit.best_second - BEFORE), hit.best_second + AFTER];
+  // Not beyond the stretch that matched: what comes next may be something else.
+  const from = Math.max(hit.start_second ?? 0, hit.best_second - BEFORE);
+  const to = Math.max(from + 1, Math.min((hit.end_second ?? Infinity) - 0.1, hit.best_second + AFTER));
   let video = null;
   let flipping = null;
   const flip = () => {

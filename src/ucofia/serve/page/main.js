@@ -32,14 +32,16 @@ function link(changes = {}) {
 
 function go(changes, { replace = false } = {}) {
   const next = link(changes);
-  if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"]({}, "", next);
+  // An entry that opened a video knows it, so that closing is the same as going back.
+  const mark = replace ? history.state : { opened: Boolean(changes.play) };
+  if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](mark, "", next);
   state = read();
 }
 
 addEventListener("popstate", () => {
-  const before = link({ play: "" });
+  const [before, open] = [link({ play: "" }), state.play];
   state = read();
-  if (link({ play: "" }) !== before) { example = null; show(); } else showPlaying();
+  if (link({ play: "" }) !== before) { example = null; show(); } else { showPlaying(); if (!state.play) focusCard(open); }
 });
 
 // ---- asking -------------------------------------------------------------------------------
@@ -180,9 +182,14 @@ function showPlaying() {
 }
 
 function leave() {
+  if (history.state?.opened) { history.back(); return; }
   const segment = state.play;
   go({ play: "" }, { replace: true });
   viewer.close();
+  focusCard(segment);
+}
+
+function focusCard(segment) {
   for (const box of document.querySelectorAll(".card")) if (box.hit?.segment === segment) box.querySelector("a").focus();
 }
 
@@ -335,7 +342,9 @@ $("theme").addEventListener("click", () => {
 
 // ---- what the index holds, and what is going on -------------------------------------------
 
+let watching = null;
 async function watch() {
+  clearTimeout(watching);
   let wait = IDLE_MS;
   try {
     const info = await request("/api/info");
@@ -351,7 +360,8 @@ async function watch() {
     $("status").lastElementChild.textContent = error.code === "offline" ? "no server" : "trouble";
     wait = 4000;
   }
-  setTimeout(watch, wait);
+  clearTimeout(watching);
+  watching = setTimeout(watch, wait);
 }
 
 function showInfo(info, working) {
@@ -380,8 +390,7 @@ function showInfo(info, working) {
 
 async function addVideos() {
   try { await sendJson("/api/index", {}); } catch (error) { notice("bad", "That did not work", error.message); }
-  const info = await request("/api/info");
-  showInfo(info, true);
+  watch();
 }
 
 $("status").addEventListener("click", () => {
