@@ -169,9 +169,10 @@ function makeLens(hit, why) {
       veil.replaceChildren(...(patches.length ? [svg("rect", { x: 0, y: 0, width: why.grid || 1, height: why.grid || 1, "stroke-width": 8 })] : []));
       return;
     }
+    const most = Math.max(...placed.map((patch) => patch.weight), 1e-9); // a word's own best is fully lit
     const holes = placed.map((patch) => `M${patch.column} ${patch.row}h1v1h-1z`).join("");
     const shade = svg("path", { "fill-rule": "evenodd", d: `M0 0h${why.grid}v${why.grid}h-${why.grid}z${holes}` });
-    const edges = placed.map((patch) => svg("rect", { x: patch.column, y: patch.row, width: 1, height: 1, "stroke-width": 1 + 3 * patch.weight, opacity: 0.25 + 0.75 * patch.weight }));
+    const edges = placed.map((patch) => svg("rect", { x: patch.column, y: patch.row, width: 1, height: 1, "stroke-width": 1 + 3 * (patch.weight / most), opacity: 0.25 + 0.75 * (patch.weight / most) }));
     veil.replaceChildren(shade, ...edges);
   };
   return { element, show };
