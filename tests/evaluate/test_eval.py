@@ -232,6 +232,7 @@ def test_the_command_prints_tables_and_writes_into_the_run(
     assert "## Text to video" in out and "| video | sinkhorn |" in out
     assert "eval-shapes-test" in err
     result = json.loads((tmp_path / "eval-shapes-test" / "result.json").read_text())
+    assert (tmp_path / "eval-shapes-test" / "retrieved.svg").exists()
     assert result["split"] == "test" and result["cost"]["seconds"]["scoring"] >= 0
     assert main(["eval", "shapes", "--model", str(tmp_path), "--bank", "none", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bank"] == {"texts": 0, "videos": 0}

@@ -48,7 +48,7 @@ def evaluate(
     from ucofia import checkpoint
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.evaluate import benchmark as evaluation
-    from ucofia.evaluate import report
+    from ucofia.evaluate import figures, report
     from ucofia.train.provenance import commit, versions
 
     options = evaluation.Options(
@@ -71,6 +71,7 @@ def evaluate(
         out = Path(model) / f"eval-{benchmark}-{split}"
     if out is not None:
         report.write(found, result, out)
+        figures.save(figures.draw_retrieved(found), out / "retrieved")
         show.talk(f"written to {out}")
     print(json.dumps(result, indent=1) if as_json else report.page(result))
     return 0

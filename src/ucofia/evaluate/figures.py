@@ -118,7 +118,9 @@ def draw_retrieved(found: Evaluation) -> Figure:
     figure = Figure(figsize=(6.8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     places = np.arange(len(COUNTS))
-    styles = (("none", "as scored", PLAIN), ("sinkhorn", "after Sinkhorn-Knopp", OURS))
+    bank = f"{found.bank_texts:,} other texts" if found.bank_texts else "these texts"
+    balanced = f"after Sinkhorn-Knopp with {bank}"
+    styles = (("none", "as scored", PLAIN), ("sinkhorn", balanced, OURS))
     for at, (name, label, colour) in enumerate(styles):
         shares = list(shares_by_count(hits[name], videos).values())
         bars = axes.bar(places + 0.4 * at - 0.2, shares, 0.38, color=colour, label=label)
@@ -132,7 +134,8 @@ def draw_retrieved(found: Evaluation) -> Figure:
     )
     axes.margins(y=0.15)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    # Below the axes: inside them a long name could hide a bar.
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
