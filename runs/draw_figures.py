@@ -12,7 +12,7 @@ import torch
 
 from ucofia import checkpoint
 from ucofia.ablate.job import BANK, Job
-from ucofia.ablate.rows import FULL
+from ucofia.ablate.rows import FULL, trainings
 from ucofia.evaluate import figures
 from ucofia.evaluate.benchmark import Options, evaluate
 
@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     job = Job(arguments.work, arguments.work)
-    model = checkpoint.load(job.folder(FULL, arguments.seed))
+    model = checkpoint.load(job.folder(trainings()[FULL], arguments.seed))
     options = Options(bank_limit=BANK, available=frozenset(), normalise=("none",), batch=64)
     frames = job.train_data.frames
     found = evaluate(model, job.data.benchmark, frames, options=options)

@@ -117,6 +117,13 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
     assert found.ignored == ["video-seed-2.json", "video-seed-3.json", "video-seed-4.json"]
 
 
+def test_another_recipe_is_another_folder(job: Job) -> None:
+    training = jobs.trainings()["video"]
+    faster = replace(training, train=replace(training.train, encoder_rate=1.0))
+    assert job.folder(training, 0) != job.folder(faster, 0)
+    assert job.folder(training, 0) == replace(job, progress=print).folder(training, 0)
+
+
 def test_what_was_not_run_says_so(tmp_path: Path) -> None:
     text = table.page(table.read(tmp_path))
     assert "| video-sentence | 0 | not run | not run | not run | not run | 44.5 | 71.1 |" in text

@@ -99,9 +99,9 @@ class Job:
         """Where a result is."""
         return self.results / f"{name}-seed-{seed}.json"
 
-    def folder(self, name: str, seed: int) -> Path:
-        """Where a training is, and its model when it has ended."""
-        return self.work / self.data_name / name / f"seed-{seed}"
+    def folder(self, training: Training, seed: int) -> Path:
+        """Where a training is, and its model when it has ended; another recipe, another folder."""
+        return self.work / f"{training.name}-{_digest(self.recipe(training))}" / f"seed-{seed}"
 
     def recipe(self, training: Training) -> dict[str, Any]:
         """Everything that a result depends on besides its seed and the code."""
@@ -117,7 +117,7 @@ class Job:
         return dict(json.loads(json.dumps(made)))
 
     def _make(self, training: Training, seed: int) -> None:
-        out = self.folder(training.name, seed)
+        out = self.folder(training, seed)
         result = train(
             self._model(training, seed),
             self.train_data,
@@ -158,7 +158,9 @@ class Job:
             shutil.rmtree(out / "checkpoints")
 
     def _model(self, training: Training, seed: int) -> Model:
-        folder = self.work / self.data_name / f"towers-{training.patch_pixels}"
+        recipe = self.recipe(training)
+        made = {part: recipe[part] for part in ("towers", "pictures", "data")}
+        folder = self.work / f"towers-{_digest(made)}"
         pretrained = towers.pretrained(
             folder, patch_pixels=training.patch_pixels, progress=self.progress
         )
@@ -172,6 +174,11 @@ class Job:
         made = self.data
         parts = {part.split.name: part.frames for part in (made.train, made.val, made.test)}
         return TrainData(made.benchmark, SplitFrames(parts), made.train.groups)
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def _options(training: Training) -> Options:
