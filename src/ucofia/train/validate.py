@@ -4,6 +4,7 @@ Videos are divided between processes; every process scores all texts against its
 columns are added up.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from ucofia.benchmarks.batches import video_batches
 from ucofia.benchmarks.frames import FrameSource
 from ucofia.benchmarks.types import Split
+from ucofia.errors import TextCutWarning
 from ucofia.metrics import Summary, summarise, text_to_video_ranks, video_to_text_ranks
 from ucofia.model import Model
 from ucofia.train.distributed import World
@@ -42,7 +44,11 @@ def split_scores(
     texts = [text.text for text in split.texts]
     for start in range(0, len(texts), batch):
         if videos is not None:
-            text = model.encode_text(model.tokenize(texts[start : start + batch]))
+            with warnings.catch_warnings():
+                if start:  # one warning is enough
+                    warnings.simplefilter("ignore", TextCutWarning)
+                tokens = model.tokenize(texts[start : start + batch])
+            text = model.encode_text(tokens)
             total = model.score(text, videos).total()
             scores[start : start + batch, rows] = total.to(scores.dtype)
         if progress:
