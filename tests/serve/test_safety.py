@@ -265,6 +265,29 @@ def test_a_full_server_answers_503_and_says_when_to_come_back(index: Index) -> N
     app.state.api.close()
 
 
+def test_uploads_that_only_wait_do_not_fill_the_disk(index: Index) -> None:
+    app, gate = create_app(index), threading.Event()
+    decoder = app.state.api.decoder
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+            blocked = asyncio.create_task(decoder.run(gate.wait))
+            head = {"Content-Type": "image/png"}
+            asked = [
+                asyncio.create_task(client.post("/api/search", content=b"x", headers=head))
+                for _ in range(9)
+            ]
+            await asyncio.sleep(0.3)
+            gate.set()
+            await blocked
+            return list(await asyncio.gather(*asked))
+
+    statuses = sorted(response.status_code for response in asyncio.run(ask()))
+    assert statuses[-4:] == [503] * 4
+    app.state.api.close()
+
+
 def test_many_at_once_get_what_each_would_get_alone(client: TestClient, index: Index) -> None:
     texts = ["red", "green", "blue", "yellow", "red green", "green blue"] * 3
     app = create_app(index)
@@ -325,3 +348,29 @@ def test_the_port_is_taken_before_it_is_announced() -> None:
             _listening("127.0.0.1", taken.getsockname()[1])
     assert _address("0.0.0.0", 80, None) == "http://127.0.0.1:80/"
     assert _address("::1", 80, "a b&c") == "http://[::1]:80/#token=a%20b%26c"
+
+
+def test_the_command_prints_the_address_and_listens_here_only(
+    index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import uvicorn
+
+    from ucofia.cli.serve import app
+
+    ran = []
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        ran.append((server.config, sockets[0].getsockname()))
+        sockets[0].close()
+        server.config.app.state.api.close()  # type: ignore[union-attr]
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(Index, "open", lambda *_, **__: index)
+    narrow = ["serve", "--index", index.path, "--port", "0", "--token", "x"]
+    app(args=narrow, standalone_mode=False)
+    (config, (host, port)) = ran[0]
+    assert host == "127.0.0.1" and config.server_header is False
+    assert capsys.readouterr().out == f"http://127.0.0.1:{port}/#token=x\n"
+    wide = ["serve", "--index", index.path, "--host", "0.0.0.0", "--port", "0"]
+    app(args=wide, standalone_mode=False)
+    assert "--token WORD limits it" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ucofia import __version__
-from ucofia.errors import RefusedError
+from ucofia.errors import BusyError, RefusedError
 from ucofia.index import encode
 from ucofia.serve import answers, media, schema, uploads
 from ucofia.serve.catalogue import Catalogue
@@ -29,6 +29,7 @@ from ucofia.video.sandbox import Clip
 T = TypeVar("T")
 
 DECODING_MAY_WAIT = 4
+UPLOAD_RETRY_SECONDS = 5
 TEXTS_MOST = 100
 
 Texts = Annotated[list[schema.Text], Query(max_length=TEXTS_MOST)]
@@ -56,6 +57,7 @@ class Api:
     ) -> None:
         self.engine, self.reader, self.jobs, self.settings = engine, reader, jobs, settings
         self.decoder = Worker("decode", waiting=DECODING_MAY_WAIT)
+        self._uploads = 0
 
     async def search(
         self, page: Annotated[schema.TextPage, Query()], request: Request, response: Response
@@ -188,9 +190,17 @@ class Api:
         uploads.require_type(kind)
         model = self.engine.index.model
         pixels, limits = encode.pixel_spec(model), self.settings.upload_limits
-        async with uploads.received(request) as path:
-            frames = model.config.frames
-            return await self.decoder.run(uploads.decoded, path, kind, pixels, frames, limits)
+        # Counted before the first byte: files that only wait would fill the disk.
+        if self._uploads > DECODING_MAY_WAIT:
+            raise BusyError(self._uploads, UPLOAD_RETRY_SECONDS)
+        self._uploads += 1
+        try:
+            async with uploads.received(request) as path:
+                frames = model.config.frames
+                args = (path, kind, pixels, frames, limits)
+                return await self.decoder.run(uploads.decoded, *args)
+        finally:
+            self._uploads -= 1
 
 
 async def _json(request: Request) -> schema.TextPage:

@@ -31,7 +31,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await engine.ask(engine.refresh)
+        await engine.ask(engine.start)
         yield
         await asyncio.to_thread(api.close)
 

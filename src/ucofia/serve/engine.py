@@ -67,6 +67,11 @@ class Engine:
         """Run one of the methods below when its turn comes."""
         return await self.worker.run(work, *args)
 
+    def start(self) -> None:
+        """Load the model and the index before anybody waits for them."""
+        _ = self.index.model
+        self.refresh()
+
     def refresh(self) -> Catalogue:
         """Look at the newest version of the index."""
         collection = self.index.collection()
