@@ -139,7 +139,7 @@ def table(results: Mapping[str, list[dict[str, Any]]]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    return f"{mean(values):.1f} ± {stdev(values) if len(values) > 1 else 0:.1f}"
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def say(what: str, done: int, total: int | None) -> None:

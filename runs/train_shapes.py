@@ -1,11 +1,12 @@
-"""UCoFiA, its peers and every subset of its levels on `shapes`, several seeds, one table.
+"""UCoFiA, every subset of its levels, and its peers on `shapes`: one recipe, several seeds.
 
     python runs/train_shapes.py WORK [--seeds 0,1,2] [--only NAME,...] [--table FILE]
 
-Tiny towers are trained once on stills, contrastively, as CLIP was on pictures, and shared by all
-runs. Every run is an ordinary training in WORK that ends in a result.json; stop and start this
-script as you like. Beside recall it reports, for each kind of hard distractor, how often a text
-prefers its own video to the one that differs from it in that single fact (chance is 50).
+Data, towers (trained once on stills, as CLIP was on pictures) and recipe are those of `ucofia
+ablate shapes`, which asks how UCoFiA's own parts do; this asks how others do in its place. Every
+run is an ordinary training in WORK; stop and start this script as you like. Beside recall it
+reports, for each kind of hard distractor, how often a text prefers its own video to the one that
+differs from it in that single fact (chance is 50).
 """
 
 import argparse
@@ -20,101 +21,54 @@ import numpy as np
 import torch
 
 import ucofia
-from ucofia.benchmarks.catalogue import SplitFrames
-from ucofia.benchmarks.frames import array_frames
-from ucofia.benchmarks.shapes import KINDS, Shapes, shapes, stills
-from ucofia.benchmarks.types import Benchmark, Split, TextItem, VideoItem
-from ucofia.config import ModelConfig, TrainConfig
-from ucofia.encode.clip import ClipBackbone
+from ucofia.ablate import towers
+from ucofia.ablate.job import Job
+from ucofia.ablate.rows import FRAMES, TRAIN
+from ucofia.benchmarks.shapes import KINDS
+from ucofia.config import ModelConfig
 from ucofia.model import Model
-from ucofia.presets import CLIP_STRAIGHT, FRAME, PATCH, PRESETS, UCOFIA, VIDEO
+from ucofia.presets import FRAME, PATCH, PRESETS, UCOFIA, VIDEO
 from ucofia.train import tiny
 from ucofia.train.loop import train
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import Settings
 from ucofia.train.validate import split_scores
 
-DATA_SEED = 0
-FRAMES = 4  # two looks at each motion: the fewest that show its direction
-STILLS = TrainConfig(
-    epochs=12, batch=100, encoder_rate=1e-3, head_rate=1e-3, frozen_stem=False, weight_decay=0.05
-)
-CLIPS = TrainConfig(
-    epochs=4, batch=36, encoder_rate=5e-4, head_rate=1e-3, frozen_stem=False, weight_decay=0.05
-)
 LEVELS = {"video": VIDEO, "frame": FRAME, "patch": PATCH}
 SUBSETS = ("video", "video+frame", "patch", "frame", "video+patch", "frame+patch")
-PEERS = ("ucofia", "clip4clip-mean", "clip4clip-seq", "x-clip", "ts2-net", "ucofia-authors")
+PEERS = ("clip4clip-mean", "clip4clip-seq", "x-clip", "ts2-net", "ucofia-authors")
 
 
 def models() -> dict[str, ModelConfig]:
     """Every row of the table. A subset keeps shift, temporal encoder and recipe of UCoFiA."""
-    found = {}
+    found = {name: PRESETS[name].model for name in ("ucofia", *PEERS)}
     for subset in SUBSETS:
         levels = tuple(LEVELS[name] for name in subset.split("+"))
         found[f"ucofia {subset}"] = replace(UCOFIA, levels=levels)
-    found |= {name: PRESETS[name].model for name in PEERS}
     return {name: replace(tiny.fit(config), frames=FRAMES) for name, config in found.items()}
 
 
-def pretrained(work: Path) -> ClipBackbone:
-    """The shared towers."""
-    torch.manual_seed(DATA_SEED)
-    model = Model(ClipBackbone.from_geometry(tiny.GEOMETRY), tiny.fit(CLIP_STRAIGHT))
-    # Some fifty of CLIP's 49,408 tokens occur here: any distinct vectors will do, and the
-    # optimiser would spend most of its time on the others.
-    embedding = model.backbone.text.embeddings.token_embedding.requires_grad_(False)
-    torch.nn.init.normal_(embedding.weight, std=0.3)
-    pictures = stills(DATA_SEED, count=8600, size=tiny.IMAGE)
-    names, parts = ("train", "val", "test"), (slice(8000), slice(8000, 8300), slice(8300, None))
-    splits = {
-        name: Split(
-            name,
-            tuple(VideoItem(f"{name}-{i}") for i in range(len(pictures.texts[rows]))),
-            tuple(TextItem(text, i) for i, text in enumerate(pictures.texts[rows])),
-        )
-        for name, rows in zip(names, parts, strict=True)
-    }
-    ids = [video.id for split in splits.values() for video in split.videos]
-    data = TrainData(Benchmark("stills", **splits), array_frames(ids, pictures.pixels[:, None]))
-    result = train(
-        model,
-        data,
-        out=work / "stills",
-        config=STILLS,
-        settings=Settings(seed=DATA_SEED, save_steps=200),
-        about={"preset": "clip-straight", "backbone": "tiny"},
-        progress=say,
-    )
-    print("\nstills:", json.dumps(result["test"]["t2v"]))
-    trained = ucofia.load(work / "stills")
-    backbone = trained.backbone
-    assert isinstance(backbone, ClipBackbone)
-    backbone.logit_scale = trained.logit_scale.item()
-    return backbone
-
-
-def run(work: Path, made: Shapes, name: str, config: ModelConfig, seed: int) -> dict[str, Any]:
+def run(work: Path, job: Job, name: str, config: ModelConfig, seed: int) -> dict[str, Any]:
     """Train one row with one seed, and measure it on the hard distractors too."""
-    out = work / name.replace(" ", "-").replace("+", "-") / f"seed-{seed}"
+    folder = work / f"shapes-{job.data_name}"
+    out = folder / name.replace(" ", "-").replace("+", "-") / f"seed-{seed}"
     if (out / "kinds.json").exists():
         return {**_read(out / "result.json"), **_read(out / "kinds.json")}
+    shared = towers.pretrained(folder / "towers", patch_pixels=tiny.PATCH, progress=say)
     torch.manual_seed(seed)
-    towers = pretrained(work)
-    towers.text.embeddings.token_embedding.requires_grad_(False)
-    frames = SplitFrames({p.split.name: p.frames for p in (made.train, made.val, made.test)})
     result = train(
-        Model(towers, config),
-        TrainData(made.benchmark, frames, made.train.groups),
+        Model(shared, config),
+        job.train_data,
         out=out,
-        config=CLIPS,
-        settings=Settings(seed=seed, save_steps=50),
-        about={"preset": name, "backbone": "tiny, trained on stills"},
+        config=TRAIN,
+        settings=Settings(seed=seed, save_steps=25),
+        about={"preset": name, "backbone": "tiny, trained on stills", "data": job.data_name},
         progress=say,
     )
-    scores = split_scores(ucofia.load(out), made.test.split, frames, batch=64)
+    test = job.data.test
+    scores = split_scores(ucofia.load(out), test.split, job.train_data.frames, batch=64)
     kinds = {}
     for kind in KINDS[1:]:
-        text, right, wrong = made.test.hard_pairs(kind).T
+        text, right, wrong = test.hard_pairs(kind).T
         kinds[kind] = 100 * float(np.mean(scores[text, right] > scores[text, wrong]))
     (out / "kinds.json").write_text(json.dumps({"kinds": kinds}))
     return {**result, "kinds": kinds}
@@ -143,7 +97,8 @@ def say(what: str, done: int, total: int | None) -> None:
 
 def _spread(values: Iterable[float]) -> str:
     numbers = list(values)
-    return f"{mean(numbers):.1f} ± {stdev(numbers) if len(numbers) > 1 else 0:.1f}"
+    spread = f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else ""
+    return f"{mean(numbers):.1f}{spread}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -159,17 +114,15 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    made = shapes(DATA_SEED, frames=FRAMES, size=tiny.IMAGE)
+    job = Job(arguments.work, arguments.work)
     chosen = [name for name in arguments.only.split(",") if name]
     results: dict[str, list[dict[str, Any]]] = {}
     for seed in map(int, arguments.seeds.split(",")):
         for name, config in models().items():
             if not chosen or name in chosen:
-                found = run(arguments.work, made, name, config, seed)
+                found = run(arguments.work, job, name, config, seed)
                 results.setdefault(name, []).append(found)
-                kinds = {kind: round(value) for kind, value in found["kinds"].items()}
-                values = {k: round(v, 1) for k, v in found["test"]["t2v"].items()}
-                print(f"\n{name}, seed {seed}: {values} {kinds} {found['seconds']:.0f} s")
+                print(f"\n{name}, seed {seed}: {found['test']['t2v']} {found['kinds']}")
                 if arguments.table:
                     arguments.table.write_text(table(results) + "\n")
     print(table(results))
