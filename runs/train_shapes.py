@@ -51,8 +51,8 @@ def run(work: Path, job: Job, name: str, config: ModelConfig, seed: int) -> dict
     """Train one row with one seed, and measure it on the hard distractors too."""
     folder = work / f"shapes-{job.data_name}"
     out = folder / name.replace(" ", "-").replace("+", "-") / f"seed-{seed}"
-    if (out / "kinds.json").exists():
-        return {**_read(out / "result.json"), **_read(out / "kinds.json")}
+    if (out / "pairs.json").exists():
+        return {**_read(out / "result.json"), **_read(out / "pairs.json")}
     shared = towers.pretrained(folder / "towers", patch_pixels=tiny.PATCH, progress=say)
     torch.manual_seed(seed)
     result = train(
@@ -69,8 +69,9 @@ def run(work: Path, job: Job, name: str, config: ModelConfig, seed: int) -> dict
     kinds = {}
     for kind in KINDS[1:]:
         text, right, wrong = test.hard_pairs(kind).T
-        kinds[kind] = 100 * float(np.mean(scores[text, right] > scores[text, wrong]))
-    (out / "kinds.json").write_text(json.dumps({"kinds": kinds}))
+        ahead = np.sign(scores[text, right] - scores[text, wrong])
+        kinds[kind] = 50 * float(np.mean(1 + ahead))  # who cannot tell gets half the point
+    (out / "pairs.json").write_text(json.dumps({"kinds": kinds}))
     return {**result, "kinds": kinds}
 
 
