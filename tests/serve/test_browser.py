@@ -24,7 +24,9 @@ from ucofia.serve.settings import ServeSettings
 ADVICE = "install one with: make test-browser"
 sync_api = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {ADVICE}")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("UCOFIA_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+OWN = ".cache/ms-playwright/chromium-*/chrome-linux*/chrome"  # from: playwright install chromium
+FOUND = [*filter(None, map(shutil.which, NAMES)), *map(str, Path.home().glob(OWN))]
+CHROMIUM = os.environ.get("UCOFIA_BROWSER") or next(iter(FOUND), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"no chromium here; {ADVICE}")
 
 QUERY = "white boat on the blue sea"
