@@ -1,5 +1,6 @@
 """The main job on a fresh machine: fetch a few clips, index them, search, show why."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,8 +44,9 @@ def demo(
     why = answers[SEARCHES[0]][0].explain().save(out / "why.png")
     sheet = contact_sheet(answers, out / "hits.png")
     talk(f"\nwhy the first hit was found: {why}\nall hits at a glance: {sheet}")
-    talk('\nNow your own videos:\n  ucofia index ~/Videos && ucofia search "a dog on a beach"')
-    talk("In the browser:\n  ucofia serve --index ~/Videos/.ucofia")
+    command = sys.argv[0] if Path(sys.argv[0]).name == "ucofia" else "ucofia"
+    talk(f"\nNow your own videos:\n  {command} index ~/Videos")
+    talk(f"In the browser:\n  {command} serve --open --index ~/Videos/.ucofia")
     return 0
 
 
