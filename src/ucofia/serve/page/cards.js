@@ -5,6 +5,7 @@ import { clock, fileName, folderName, isCalm, make, percent } from "./dom.js";
 const BEFORE = 1.5; // seconds that play before and after the best one
 const AFTER = 3;
 const FLIP_MS = 450;
+const UNLIKELY = 0.3; // confidence below which a hit is shown pale
 
 // Plays what is in view, and only that: a page of videos must not exhaust a laptop.
 const inView = new IntersectionObserver((entries) => {
@@ -37,10 +38,13 @@ export function levelRange(hits) {
   return range;
 }
 
+const isUnlikely = (hit) => hit.is_match === false && hit.confidence < UNLIKELY;
+
 export function sureBadge(hit) {
   if (hit.confidence === null) return make("span", { class: "badge sure", title: "score" }, hit.score.toFixed(2));
-  const kind = hit.is_match ? "yes" : hit.confidence >= 0.3 ? "perhaps" : "no";
-  const text = hit.is_match ? `${percent(hit.confidence)} sure` : `${percent(hit.confidence)}, unlikely`;
+  const kind = hit.is_match ? "yes" : isUnlikely(hit) ? "no" : "perhaps";
+  const word = { yes: " sure", no: ", unlikely", perhaps: ", perhaps" }[kind];
+  const text = `${percent(hit.confidence)}${word}`;
   return make("span", { class: `badge sure ${kind}`, title: "chance that this is a match" }, text);
 }
 
@@ -139,7 +143,7 @@ function box(hit, thumb, label, href, open, bars, actions) {
   }, name);
   const action = (label, does) => make("button", { type: "button", class: "plain", "aria-label": `${label}: ${name}`, onclick: () => does(hit) }, label);
   const article = make("article", {
-    class: `card${hit.is_match === false ? " unlikely" : ""}`,
+    class: `card${isUnlikely(hit) ? " unlikely" : ""}`,
     onmouseenter: () => thumb.play(), onfocusin: () => thumb.play(),
   },
   thumb,
