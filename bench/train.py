@@ -212,7 +212,7 @@ def main() -> None:
             flush=True,
         )
     ours, plain = (losses[f"ucofia-authors above the towers{end}"] for end in ("", ", plain"))
-    if abs(ours - plain) > 1e-3:
+    if abs(ours - plain) > 0.005 * plain:  # they draw different noise
         raise SystemExit(f"the two steps differ: loss {ours} and {plain}")
 
 
