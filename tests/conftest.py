@@ -11,8 +11,12 @@ install_import_hook(
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 torch.set_num_threads(1)
+# The same examples everywhere, and no clock: a busy machine is no bug.
+settings.register_profile("ucofia", deadline=None, derandomize=True)
+settings.load_profile("ucofia")
 
 
 @pytest.fixture(autouse=True)
