@@ -1,5 +1,6 @@
 """Which trainings the paper's ablation tables need, and which row reads which of them.
 
+Beside the paper's own rows stand every subset of the levels, and its peers under the same recipe.
 Many rows are the same training, and Sinkhorn-Knopp needs none of its own: a row names a training
 and a normalisation. The figures beside a row are the paper's, for MSR-VTT with CLIP's towers;
 they were not measured here, and `shapes` cannot reproduce them. What can be compared is whether a
@@ -13,7 +14,7 @@ from typing import Any
 from ucofia.config import LevelConfig, ModelConfig, TrainConfig
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate import paper
-from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, UCOFIA, VIDEO
+from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, PRESETS, UCOFIA, VIDEO
 from ucofia.train import tiny
 
 FRAMES = 4
@@ -29,14 +30,14 @@ class Training:
     """One model to train, whoever asks for it."""
 
     name: str
-    levels: tuple[LevelConfig, ...] = (VIDEO, FRAME, PATCH)
+    parts: ModelConfig = UCOFIA
     train: TrainConfig = TRAIN
     patch_pixels: int = tiny.PATCH  # of the towers: fewer pixels, more patches
 
     @property
     def model(self) -> ModelConfig:
-        """Its parts, cut to the size of the tiny towers; only the levels differ."""
-        return replace(tiny.fit(UCOFIA), levels=self.levels, frames=FRAMES)
+        """Its parts, cut to the size of the tiny towers."""
+        return replace(tiny.fit(self.parts), frames=FRAMES)
 
 
 @dataclass(frozen=True)
@@ -51,34 +52,54 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One of the paper's tables."""
+    """One of the paper's tables, or one that it could have had."""
 
     name: str
     title: str
+    where: str
     rows: tuple[Row, ...]
 
 
+def _of(*levels: LevelConfig) -> ModelConfig:
+    """UCoFiA with other levels; shift, temporal encoder and selection stay."""
+    return replace(UCOFIA, levels=levels)
+
+
+PEERS = {
+    "clip4clip-mean": "CLIP4Clip",
+    "clip4clip-seq": None,  # the paper has one CLIP4Clip, and compares with its mean
+    "x-clip": "X-CLIP",
+    "ts2-net": "TS2-Net",
+    "ucofia-authors": None,
+}
 TRAININGS = (
     Training(name=FULL),
-    Training(name="video", levels=(VIDEO,)),
-    Training(name="video+frame", levels=(VIDEO, FRAME)),
-    Training(name="patch-sentence", levels=(VIDEO, FRAME, PATCH_SENTENCE)),
-    Training(name="frame-mean", levels=(VIDEO, replace(FRAME, aggregation="mean"))),
-    Training(name="frame-softmax", levels=(VIDEO, replace(FRAME, aggregation="softmax"))),
-    Training(name="patch-mean", levels=(VIDEO, FRAME, replace(PATCH, aggregation="mean"))),
-    Training(name="patch-softmax", levels=(VIDEO, FRAME, replace(PATCH, aggregation="softmax"))),
-    Training(name="patch-flat", levels=(VIDEO, FRAME, replace(PATCH, direction="flat"))),
+    Training(name="video", parts=_of(VIDEO)),
+    Training(name="video+frame", parts=_of(VIDEO, FRAME)),
+    Training(name="patch-sentence", parts=_of(VIDEO, FRAME, PATCH_SENTENCE)),
+    Training(name="frame-mean", parts=_of(VIDEO, replace(FRAME, aggregation="mean"))),
+    Training(name="frame-softmax", parts=_of(VIDEO, replace(FRAME, aggregation="softmax"))),
+    Training(name="patch-mean", parts=_of(VIDEO, FRAME, replace(PATCH, aggregation="mean"))),
+    Training(name="patch-softmax", parts=_of(VIDEO, FRAME, replace(PATCH, aggregation="softmax"))),
+    Training(name="patch-flat", parts=_of(VIDEO, FRAME, replace(PATCH, direction="flat"))),
     Training(
-        name="patch-then-word", levels=(VIDEO, FRAME, replace(PATCH, direction="patch-then-word"))
+        name="patch-then-word",
+        parts=_of(VIDEO, FRAME, replace(PATCH, direction="patch-then-word")),
     ),
     Training(
-        name="word-then-patch", levels=(VIDEO, FRAME, replace(PATCH, direction="word-then-patch"))
+        name="word-then-patch",
+        parts=_of(VIDEO, FRAME, replace(PATCH, direction="word-then-patch")),
     ),
     Training(name="frozen-towers", train=replace(TRAIN, encoder_rate=0.0)),
     Training(name="rate-tenth", train=replace(TRAIN, encoder_rate=3e-5)),
     Training(name="rate-tenfold", train=replace(TRAIN, encoder_rate=3e-3)),
-    Training(name="patch-sentence-and-word", levels=(VIDEO, FRAME, PATCH_SENTENCE, PATCH)),
+    Training(name="patch-sentence-and-word", parts=_of(VIDEO, FRAME, PATCH_SENTENCE, PATCH)),
     Training(name="finer-towers", patch_pixels=8),
+    Training(name="frame", parts=_of(FRAME)),
+    Training(name="patch", parts=_of(PATCH)),
+    Training(name="video+patch", parts=_of(VIDEO, PATCH)),
+    Training(name="frame+patch", parts=_of(FRAME, PATCH)),
+    *(Training(name=name, parts=PRESETS[name].model) for name in PEERS),
 )
 
 
@@ -101,7 +122,7 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 
 def tables() -> tuple[Table, ...]:
-    """All ablations of the paper, in its order."""
+    """All ablations of the paper in its order, then ours."""
     three = ["video", "frame", "patch"]
     no = {"sinkhorn": False}
     return (
@@ -158,6 +179,8 @@ def tables() -> tuple[Table, ...]:
             (_patches(FULL, "B/32"), FULL, {"backbone": "ViT-B/32"}),
             (_patches("finer-towers", "B/16"), "finer-towers", {"backbone": "ViT-B/16"}),
         ),
+        _subsets(),
+        _peers(),
     )
 
 
@@ -178,7 +201,27 @@ def _sinkhorn() -> Table:
         Row("per level, then the mean", FULL, "sinkhorn", on),
         Row("after the mean", FULL, "sinkhorn after the mean"),
     )
-    return Table("abla4", paper.tables()["abla4"].about, rows)
+    return Table("abla4", paper.tables()["abla4"].about, _where("abla4"), rows)
+
+
+def _subsets() -> Table:
+    names = ("video", "frame", "patch", "video+frame", "video+patch", "frame+patch", FULL)
+    rows = tuple(Row(name, name) for name in names)
+    return Table("subsets", "every subset of the levels", "not in the paper", rows)
+
+
+def _peers() -> Table:
+    rows = [Row("UCoFiA", FULL, "none", _figures("abla4", {"sinkhorn": False}))]
+    rows += [
+        Row(name, name, "none", _figures("msrvtt", {}, method=method) if method else {})
+        for name, method in PEERS.items()
+    ]
+    return Table("peers", "other models under the same recipe", _where("msrvtt"), tuple(rows))
+
+
+def _where(name: str) -> str:
+    number = paper.tables()[name].number
+    return f"table {number}" if number else "a sentence of the appendix"
 
 
 def _table(name: str, *rows: tuple[str, str, Mapping[str, Any] | None]) -> Table:
@@ -187,14 +230,16 @@ def _table(name: str, *rows: tuple[str, str, Mapping[str, Any] | None]) -> Table
         for label, training, setting in rows
     ]
     about = {"msrvtt": "size of the towers"}.get(name, paper.tables()[name].about)
-    return Table(name, about, tuple(found))
+    return Table(name, about, _where(name), tuple(found))
 
 
-def _figures(table: str, setting: Mapping[str, Any]) -> Mapping[str, float]:
+def _figures(
+    table: str, setting: Mapping[str, Any], *, method: str = "UCoFiA"
+) -> Mapping[str, float]:
     """The one row of the paper with these settings among its own."""
     (found,) = [
         row.values
-        for row in paper.figures(table=table, dataset="msrvtt", direction="t2v", method="UCoFiA")
+        for row in paper.figures(table=table, dataset="msrvtt", direction="t2v", method=method)
         if setting.items() <= row.setting.items()
     ]
     return found

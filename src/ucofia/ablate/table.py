@@ -63,11 +63,9 @@ def page(results: Results) -> str:
     """All tables in Markdown."""
     parts = []
     for table in tables():
-        number = paper.tables()[table.name].number
-        where = f"table {number}" if number else "a sentence of the appendix"
         rows = [_row(row, results.of(row.training)) for row in table.rows]
         parts += [
-            f"### {table.title[:1].upper()}{table.title[1:]} ({where})",
+            f"### {table.title[:1].upper()}{table.title[1:]} ({table.where})",
             markdown_table(HEAD, rows),
         ]
     parts += ["### What each model can tell apart", _kinds(results)]
