@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from fakes import COLOURS, SIZE, colour_model
 
-from ucofia.index import bank, index, ingest
+from ucofia.index import bank, ingest, state
 from ucofia.index.arrow import checksum
 from ucofia.index.index import Index
 from ucofia.video.decode import VideoInfo
@@ -129,7 +129,7 @@ def forked(work: Any) -> int:
         ingest.COMMIT_SECONDS = 0.0
         ingest.ENCODE_CLIPS = 2
         bank.SEGMENTS_AT_ONCE = 16
-        index.PREVIEW_FROM = 10
+        state.PREVIEW_FROM = 10
         work()
     except BaseException as error:
         print(f"  {type(error).__name__}: {error}", flush=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
-from fakes import clip, colour_model
+from fakes import COLOURS, clip, colour_model
 from forked import Nursery
 
 from ucofia.errors import (
@@ -23,6 +24,8 @@ from ucofia.errors import (
 from ucofia.index.arrow import SETTINGS_KEY
 from ucofia.index.index import Index
 from ucofia.presets import CLIP_STRAIGHT
+
+BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,56 @@ def test_verify_finds_every_flipped_byte_of_the_vectors(folder: Path) -> None:
     damage = Index.open(folder, colour_model()).verify()
     assert len(damage) == 1
     assert "is not what was written" in damage[0]
+
+
+@pytest.mark.parametrize("name", ["bank", "bias", "failed"])
+def test_verify_finds_a_changed_row_of_the_other_tables(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    index.add([made / "videos", tmp_path / "bad.mp4"])
+    assert index.verify() == []
+    place = str(tmp_path / "index" / f"{name}.lance")
+    table = lance.dataset(place).to_table()
+    kind, rows = table.schema[0], table.column(0).to_pylist()
+    changed = table.set_column(0, kind, pa.array([f"{rows[0]}!", *rows[1:]], kind.type))
+    lance.write_dataset(changed, place, mode="overwrite")
+    assert index.verify() == [f"{name}.lance, 1 of {len(rows)} rows is not what was written"]
+
+
+def test_tables_from_before_they_had_checksums_are_taken_over(made: Path, tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    index.add(made / "videos" / "red.mp4")
+    for name in ("bank", "bias"):
+        place = str(tmp_path / "index" / f"{name}.lance")
+        old = lance.dataset(place).to_table().drop_columns(["checksum"])
+        lance.write_dataset(old, place, mode="overwrite")
+    index.add(made / "videos")
+    assert index.verify() == []
+    assert Path(index.search("blue")[0].path).stem == "blue"
+    assert "checksum" in lance.dataset(str(tmp_path / "index" / "bias.lance")).schema.names
+
+
+def test_an_object_store_answers_as_a_folder_does(
+    folder: Path, made: Path, tmp_path: Path
+) -> None:
+    address = f"file-object-store://{tmp_path}/remote"
+    Index.create(address, colour_model(), bank=BANK).add(made / "videos")
+    remote = Index.open(address, colour_model())
+    local = Index.create(tmp_path / "local", colour_model(), bank=BANK)
+    local.add(made / "videos")
+    for text in ("red", "green", "a blue thing"):
+        assert _facts(remote, text) == _facts(local, text)
+    remote.remove(made / "videos" / "red.mp4")
+    remote.compact()
+    assert remote.verify() == [] and len(Index.open(address, colour_model())) == 2
+    with pytest.raises(NoIndexError, match="Make one"):
+        Index.open(f"file-object-store://{tmp_path}/nowhere")
+
+
+def _facts(index: Index, text: str) -> list[tuple[object, ...]]:
+    return [(hit.path, hit.score, hit.levels, hit.confidence) for hit in index.search(text)]
 
 
 def test_a_truncated_file_is_damage_not_a_crash(folder: Path) -> None:

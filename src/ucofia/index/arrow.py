@@ -20,6 +20,7 @@ from ucofia.video.sample import Segment
 
 FORMAT = 1
 SETTINGS_KEY = b"ucofia"
+CHECKSUM = "checksum"
 LIGHT = (
     "id",
     "path",
@@ -75,7 +76,7 @@ def schema(settings: IndexSettings) -> pa.Schema:
         ("patch_positions", pa.list_(pa.int16())),
         ("grid_patches", pa.int32()),
         ("thumbnails", pa.list_(pa.binary())),
-        ("checksum", pa.int64()),
+        (CHECKSUM, pa.int64()),
     ]
     kept = [pa.field(name, kind, nullable=False) for name, kind in fields if _is_kept(kind)]
     return pa.schema(kept, metadata={SETTINGS_KEY: json.dumps(asdict(settings)).encode()})
@@ -116,7 +117,7 @@ def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:
 def rows_of(table: Table, settings: IndexSettings) -> Iterator[SegmentRow]:
     """Read whole rows back."""
     heavy = {
-        name: _matrix(table, name, np.dtype(np.float16)).reshape(len(table), -1, settings.width)
+        name: matrix(table, name, np.dtype(np.float16)).reshape(len(table), -1, settings.width)
         for name in ("video", "frames", "patches")
         if name in table.column_names
     }
@@ -155,24 +156,62 @@ def infos_of(table: Table) -> list[SegmentInfo]:
 
 def checksum(row: SegmentRow) -> int:
     """Sum up everything a row says, so that one flipped bit is found."""
-    digest = hashlib.blake2b(digest_size=8)
     light = (
         *(row.file.path, row.file.size_bytes, row.file.mtime_ns, row.file.content_hash),
         *(row.number, row.start_second, row.end_second, row.duration_seconds),
         *(row.frame_seconds, row.voting_frames, row.patch_positions.flatten().tolist()),
         row.grid_patches,
     )
-    digest.update(repr(light).encode())
-    for array in (row.video, row.frames, row.patches):
-        digest.update(np.ascontiguousarray(array, dtype=np.float16).data)
-    for picture in row.thumbnails:
-        digest.update(picture)
-    return int.from_bytes(digest.digest(), "little", signed=True)
+    arrays = (row.video, row.frames, row.patches)
+    plain = (np.ascontiguousarray(array, dtype=np.float16).data for array in arrays)
+    return _sum(repr(light).encode(), *plain, *row.thumbnails)
+
+
+def summed(table: Table) -> Table:
+    """Give every row of a small table a checksum of its own."""
+    return table.append_column(
+        pa.field(CHECKSUM, pa.int64()), [pa.array(_sums(table), pa.int64())]
+    )
+
+
+def unsummed(table: Table) -> Table:
+    """The table as it was before it was summed up; the first indexes had no sums here."""
+    return table.drop_columns([CHECKSUM]) if CHECKSUM in table.column_names else table
+
+
+def wrong_rows(table: Table) -> list[int]:
+    """Which rows of a summed table are not what was written."""
+    if CHECKSUM not in table.column_names:
+        return []
+    stored = table.column(CHECKSUM).to_pylist()
+    found = _sums(unsummed(table))
+    return [at for at, (old, new) in enumerate(zip(stored, found, strict=True)) if old != new]
 
 
 def vectors(kind: pa.DataType, length: int) -> pa.DataType:
     """The type of a row of `length` numbers, none of which may be missing."""
     return pa.list_(pa.field("item", kind, nullable=False), length)
+
+
+def matrix(table: Table, name: str, kind: np.dtype[Any]) -> Array:
+    """Read a column of vectors as one array."""
+    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in table.column(name).chunks]
+    flat = np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
+    return flat.reshape(len(table), -1) if len(table) else flat.reshape(0, 0)
+
+
+def _sums(table: Table) -> list[int]:
+    about = repr(sorted((table.schema.metadata or {}).items())).encode()
+    columns = [table.column(name).to_pylist() for name in table.column_names]
+    rows = zip(*columns, strict=True)
+    return [_sum(about, repr(values).encode()) for values in rows]
+
+
+def _sum(*parts: Any) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little", signed=True)
 
 
 def _is_kept(kind: pa.DataType) -> bool:
@@ -185,9 +224,3 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=kind.value_type)
         return pa.FixedSizeListArray.from_arrays(flat, type=kind)
     return pa.array(values, type=kind)
-
-
-def _matrix(table: Table, name: str, kind: np.dtype[Any]) -> Array:
-    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in table.column(name).chunks]
-    flat = np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
-    return flat.reshape(len(table), -1) if len(table) else flat.reshape(0, 0)

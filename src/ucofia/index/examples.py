@@ -15,7 +15,11 @@ from PIL import Image, UnidentifiedImageError
 
 from ucofia.errors import EmptyInputError, UnreadableVideoError
 from ucofia.index import encode
+from ucofia.index.answer import hits_of, rank_videos
+from ucofia.index.hits import Hit
 from ucofia.index.rows import Array, Collection
+from ucofia.index.scoring import Scores
+from ucofia.index.search import Ranking, best
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.crop import crop
@@ -67,6 +71,28 @@ def describe(
                 parts = {n: float(s[at, segment[at]]) for n, s in levels.scores.items()}
                 found.append(TextHit(text, float(total[at]), parts))
     return sorted(found, key=lambda hit: (-hit.score, hit.text))[:top]
+
+
+def similar(
+    video: VideoFeatures,
+    collection: Collection,
+    example: Path | str,
+    among: Array | None,
+    *,
+    top: int,
+) -> list[Hit]:
+    """Rank videos by their likeness to an example; the example itself is left out."""
+    total, levels = likeness(video, collection)
+    place = str(Path(example).expanduser().absolute())
+    rows = np.arange(len(collection)) if among is None else among
+    rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
+    scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
+
+    def rank(wanted: int) -> Ranking:
+        return best(collection, rows, scores, top=wanted)
+
+    ranking = rank_videos(rank, collection, top=top)
+    return hits_of(None, collection, ranking, with_moments=False)
 
 
 def likeness(

@@ -5,67 +5,34 @@ belongs to the model that filled it.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import bank as banks
 from ucofia.index import examples, export, ingest, search
-from ucofia.index import preview as previews
 from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.arrow import IndexSettings
-from ucofia.index.bank import Balance
-from ucofia.index.calibrate import standardise
 from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation, explain
 from ucofia.index.files import is_below
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
-from ucofia.index.preview import Preview
+from ucofia.index.place import size_bytes, turn
 from ucofia.index.rows import Array, Collection
-from ucofia.index.scoring import Query, Scores, queries
+from ucofia.index.scoring import Query, queries
 from ucofia.index.search import TOP, Ranking
-from ucofia.index.store import Store, turn
+from ucofia.index.state import State, bring_preview_up_to_date, newest
+from ucofia.index.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress, VideoFeatures
 from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
-
-PREVIEW_FROM = 2000  # segments; fewer are scored in no time
-PREVIEW_TEXTS = 200  # of the bank, that show which way words point
-
-
-@dataclass(frozen=True)
-class _State:
-    """One version of the segments and their biases."""
-
-    version: tuple[int, int]
-    collection: Collection
-    balance: Balance
-    preview: Preview | None
-
-    @property
-    def confidence(self) -> Callable[[int, float], tuple[float, bool]] | None:
-        """What turns a row and its score into a confidence; None without a bank."""
-        balance, calibration = self.balance, self.balance.calibration
-        if calibration is None:
-            return None
-
-        def confidence(row: int, total: float) -> tuple[float, bool]:
-            z = standardise(np.array(total), balance.null_mean[row], balance.null_deviation[row])
-            # A segment that nobody has balanced yet can be ranked, but not vouched for.
-            known = bool(np.isfinite(z))
-            sure = float(calibration.confidence(z)) if known else 0.0
-            return sure, known and bool(calibration.is_match(z))
-
-        return confidence
 
 
 class Index:
@@ -73,7 +40,7 @@ class Index:
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._given, self._device = store, model, device
-        self._state: _State | None = None
+        self._state: State | None = None
 
     @classmethod
     def create(
@@ -185,7 +152,7 @@ class Index:
             self._store.refresh()
             if banks.read(self._store) is not None:
                 banks.update(self._store, model, self._store.collection(), progress)
-            self._preview()
+            bring_preview_up_to_date(self._store, self.model)
         return report
 
     def search(
@@ -237,18 +204,9 @@ class Index:
     ) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""
         collection = self.collection()
-        total, levels = examples.likeness(self._features(example), collection)
-        place = str(Path(example).expanduser().absolute())
-        among = filters.rows(collection)
-        rows = np.arange(len(collection)) if among is None else among
-        rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
-        scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
-
-        def rank(wanted: int) -> Ranking:
-            return search.best(collection, rows, scores, top=wanted)
-
-        ranking = rank_videos(rank, collection, top=top)
-        return hits_of(None, collection, ranking, with_moments=False)
+        return examples.similar(
+            self._features(example), collection, example, filters.rows(collection), top=top
+        )
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""
@@ -287,7 +245,7 @@ class Index:
             if banks.read(self._store) is not None:
                 banks.solve(self._store, self.model, self._store.collection(), progress)
             self._store.compact()
-            self._preview()
+            bring_preview_up_to_date(self._store, self.model)
 
     def export(self, path: Path | str) -> int:
         """Write all segments as .parquet (with vectors), .csv or .jsonl; counts them."""
@@ -319,7 +277,7 @@ class Index:
             "format": self.settings.format,
             "version": self._store.version,
             "fragments": self._store.fragments(),
-            "size_bytes": self._store.size_bytes(),
+            "size_bytes": size_bytes(self.path),
         }
 
     def require_model(self, name: str) -> None:
@@ -327,38 +285,9 @@ class Index:
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
 
-    def _newest(self) -> "_State":
-        self._store.refresh()
-        version = (self._store.version, self._store.small_version("bias"))
-        if self._state is None or self._state.version != version:
-            plain = self._store.collection()
-            balance = banks.balance(self._store, plain, banks.read(self._store))
-            preview = previews.load(self._preview_folder(), plain) if plain.patches.units else None
-            balanced = replace(plain, biases=balance.biases)
-            self._state = _State(version, balanced, balance, preview)
+    def _newest(self) -> State:
+        self._state = newest(self._store, self._state)
         return self._state
-
-    def _preview_folder(self) -> Path:
-        return Path(self.path) / "preview"
-
-    def _preview(self) -> None:
-        """Bring the preview up to date where it pays; search is right without it."""
-        collection = self._store.collection()
-        if len(collection) < PREVIEW_FROM or not collection.patches.units or not self.is_local:
-            return
-        if previews.load(self._preview_folder(), collection) is None:
-            texts = self.bank_texts()[:PREVIEW_TEXTS]
-            words = np.zeros((0, self.settings.width), dtype=np.float32)
-            if texts:
-                with torch.inference_mode():
-                    encoded = self.model.encode_text(self.model.tokenize(texts))
-                words = encoded.words[encoded.word_mask].cpu().numpy()
-            previews.save(collection, words, self._preview_folder())
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the index is a folder of this machine."""
-        return "://" not in self.path
 
     def _queries(self, texts: Sequence[str]) -> list[Query]:
         with torch.inference_mode():

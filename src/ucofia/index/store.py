@@ -9,9 +9,7 @@ at most files that no version names. Vectors are written so that their pages are
 local disk they are mapped, not read. Two writers on one machine take turns; readers never wait.
 """
 
-import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,21 +20,16 @@ import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileReader
 
-from ucofia.errors import (
-    DamagedIndexError,
-    ForeignFolderError,
-    IndexWriteError,
-    NoIndexError,
-)
-from ucofia.index import arrow
+from ucofia.errors import ForeignFolderError, NoIndexError
+from ucofia.index import arrow, place
 from ucofia.index.arrow import IndexSettings, Table
+from ucofia.index.place import reading, writing
 from ucofia.index.rows import Array, Collection, Column, FileIdentity, SegmentInfo, SegmentRow
 
 SEGMENTS = "segments"
 # Pinned: the mapping below relies on how this version lays out plain vectors.
 STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
-_LANCE_ERRORS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
 class Store:
@@ -49,12 +42,12 @@ class Store:
     @classmethod
     def create(cls, path: Path | str, settings: IndexSettings) -> "Store":
         """Make an empty index in a folder that is new or empty."""
-        where = _where(path)
-        if not _is_remote(where) and Path(where).exists() and any(Path(where).iterdir()):
+        where = place.where(path)
+        if not place.is_remote(where) and Path(where).exists() and any(Path(where).iterdir()):
             raise ForeignFolderError(where)
         empty = arrow.schema(settings).empty_table()
-        with _writing(where):
-            if not _is_remote(where):
+        with writing(where):
+            if not place.is_remote(where):
                 Path(where).mkdir(parents=True, exist_ok=True)
             segments = _write(empty, _table(where, SEGMENTS), "create")
         return cls(where, settings, segments)
@@ -62,13 +55,13 @@ class Store:
     @classmethod
     def open(cls, path: Path | str) -> "Store":
         """Open an index at its newest version."""
-        where = _where(path)
+        where = place.where(path)
         if not exists(where):
             folder = Path(where)
-            if not _is_remote(where) and folder.is_dir() and any(folder.iterdir()):
+            if not place.is_remote(where) and folder.is_dir() and any(folder.iterdir()):
                 raise ForeignFolderError(where)
             raise NoIndexError(where)
-        with _reading(where):
+        with reading(where):
             segments = lance.dataset(_table(where, SEGMENTS))
             settings = arrow.read_settings(segments.schema, where)
         if settings is None:
@@ -82,7 +75,7 @@ class Store:
 
     def refresh(self) -> None:
         """Look at the newest version."""
-        with _reading(self.path):
+        with reading(self.path):
             self._segments = lance.dataset(_table(self.path, SEGMENTS))
 
     def __len__(self) -> int:
@@ -110,12 +103,12 @@ class Store:
 
     def batches(self) -> Iterator[Any]:
         """Read all columns, a few rows at a time."""
-        with _reading(self.path):
+        with reading(self.path):
             yield from self._segments.scanner(batch_size=64, batch_readahead=1).to_batches()
 
     def rows(self, where: str | None = None) -> Iterator[SegmentRow]:
         """Read whole rows, a few at a time."""
-        with _reading(self.path):
+        with reading(self.path):
             scanner = self._segments.scanner(filter=where, batch_size=64, batch_readahead=1)
             for batch in scanner.to_batches():
                 yield from arrow.rows_of(pa.Table.from_batches([batch]), self.settings)
@@ -129,19 +122,25 @@ class Store:
         return next(self.rows(_is_one_of("id", [segment_id])), None)
 
     def wrong_checksums(self) -> Iterator[str]:
-        """Name the segments whose row is not what was written."""
+        """Name the segments, and the other tables, that are not what was written."""
         for batch in self.batches():
             table = pa.Table.from_batches([batch])
             stored = table.column("checksum").to_pylist()
             for row, expected in zip(arrow.rows_of(table, self.settings), stored, strict=True):
                 if arrow.checksum(row) != expected:
                     yield f"{row.file.path} segment {row.number}"
+        for name in self._tables()[1:]:
+            with reading(self.path):
+                table = lance.dataset(_table(self.path, name)).to_table()
+            wrong = arrow.wrong_rows(table)
+            if wrong:
+                yield f"{name}.lance, {len(wrong)} of {len(table)} rows"
 
     def put(self, rows: Sequence[SegmentRow], *, replacing: Sequence[str] = ()) -> None:
         """Write rows and take away all other rows of the `replacing` paths, in one commit."""
         table = arrow.table_of(rows, self.settings) if rows else None
         paths = sorted({*replacing, *(row.file.path for row in rows)})
-        with _writing(self.path):
+        with writing(self.path):
             if table is None:
                 self._segments.delete(_is_one_of("path", paths))
             else:
@@ -152,14 +151,14 @@ class Store:
 
     def remove(self, paths: Sequence[str]) -> None:
         """Take files out, each stretch of names in one commit."""
-        with _writing(self.path):
+        with writing(self.path):
             for start in range(0, len(paths), PATHS_PER_FILTER):
                 some = paths[start : start + PATHS_PER_FILTER]
                 self._segments.delete(_is_one_of("path", some))
 
     def compact(self) -> None:
         """Join small files, drop deleted rows, and delete what no version needs any more."""
-        with _writing(self.path):
+        with writing(self.path):
             for name in self._tables():
                 dataset = lance.dataset(_table(self.path, name))
                 dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
@@ -171,41 +170,38 @@ class Store:
         """Count the pieces in which segments lie; many make opening slower."""
         return len(self._segments.get_fragments())
 
-    def size_bytes(self) -> int | None:
-        """Sum up the index on disk; None where it is not local."""
-        if _is_remote(self.path):
-            return None
-        return sum(file.stat().st_size for file in Path(self.path).rglob("*") if file.is_file())
-
     def small(self, name: str) -> Table | None:
         """Read one of the small tables, or None."""
         if name not in self._tables():
             return None
-        with _reading(self.path):
-            return lance.dataset(_table(self.path, name)).to_table()
+        with reading(self.path):
+            return arrow.unsummed(lance.dataset(_table(self.path, name)).to_table())
 
     def small_version(self, name: str) -> int:
         """The number of a small table's version; 0 while there is none."""
         if name not in self._tables():
             return 0
-        with _reading(self.path):
+        with reading(self.path):
             return int(lance.dataset(_table(self.path, name)).version)
 
     def put_small(self, name: str, table: Table, *, key: str | None = None) -> None:
         """Replace a small table, or with a key only those rows that the new ones name."""
-        with _writing(self.path):
-            if name not in self._tables():
-                _write(table, _table(self.path, name), "create")
-            elif key is None:
-                _write(table, _table(self.path, name), "overwrite")
-            else:
-                merge = lance.dataset(_table(self.path, name)).merge_insert(key)
-                merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+        where, is_new = _table(self.path, name), name not in self._tables()
+        table = arrow.summed(table)
+        with writing(self.path):
+            if is_new or key is None:
+                _write(table, where, "create" if is_new else "overwrite")
+                return
+            old = lance.dataset(where)
+            if arrow.CHECKSUM not in old.schema.names:
+                old = _write(arrow.summed(old.to_table()), where, "overwrite")
+            merge = old.merge_insert(key)
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
 
     def forget_small(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete rows of a small table."""
         if values and name in self._tables():
-            with _writing(self.path):
+            with writing(self.path):
                 dataset = lance.dataset(_table(self.path, name))
                 for start in range(0, len(values), PATHS_PER_FILTER):
                     dataset.delete(_is_one_of(column, values[start : start + PATHS_PER_FILTER]))
@@ -233,10 +229,10 @@ class Store:
         )
 
     def _column(self, name: str, address: Array, width: int) -> Column:
-        with _reading(self.path):
-            mapped = None if _is_remote(self.path) else self._mapped(name, width)
+        with reading(self.path):
+            mapped = None if place.is_remote(self.path) else self._mapped(name, width)
             if mapped is None:
-                flat = arrow._matrix(self._read([name]), name, np.dtype(np.float16))
+                flat = arrow.matrix(self._read([name]), name, np.dtype(np.float16))
                 return Column.of(flat.reshape(len(address), -1, width))
         pieces, first_address = mapped
         piece = np.searchsorted(first_address, address, side="right") - 1
@@ -269,7 +265,7 @@ class Store:
         return tuple(pieces), np.array(firsts, dtype=np.uint64)
 
     def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
-        with _reading(self.path):
+        with reading(self.path):
             return self._segments.to_table(
                 columns=list(columns), with_row_address=with_row_address, scan_in_order=True
             )
@@ -281,38 +277,7 @@ class Store:
 
 def exists(path: Path | str) -> bool:
     """Tell whether there is an index."""
-    return _has_table(_where(path), SEGMENTS)
-
-
-@contextlib.contextmanager
-def turn(path: str) -> Iterator[None]:
-    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself."""
-    if _is_remote(path) or os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    with _writing(path):
-        handle = os.open(os.path.join(path, ".lock"), os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def delete(path: str) -> None:
-    """Delete a local index that this package made."""
-    Store.open(path)
-    shutil.rmtree(path)
-
-
-def _where(path: Path | str) -> str:
-    return str(path) if _is_remote(str(path)) else str(Path(path).expanduser().absolute())
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path
+    return _has_table(place.where(path), SEGMENTS)
 
 
 def _table(path: str, name: str) -> str:
@@ -320,7 +285,7 @@ def _table(path: str, name: str) -> str:
 
 
 def _has_table(path: str, name: str) -> bool:
-    if not _is_remote(path):
+    if not place.is_remote(path):
         return os.path.isdir(os.path.join(_table(path, name), "_versions"))
     try:
         lance.dataset(_table(path, name))
@@ -336,23 +301,3 @@ def _write(table: Table, where: str, mode: str) -> Any:
 def _is_one_of(column: str, values: Iterable[str]) -> str:
     quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
     return f"{column} IN ({quoted})"
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except _LANCE_ERRORS as error:
-        raise IndexWriteError(path, _first_line(error)) from error
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except _LANCE_ERRORS as error:
-        raise DamagedIndexError(path, _first_line(error)) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)

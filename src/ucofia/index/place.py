@@ -1,0 +1,75 @@
+"""Where an index is, whose turn it is to write, and how trouble there is named.
+
+A folder of this machine, or an address (`s3://...`) that only the store can look into.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from ucofia.errors import DamagedIndexError, IndexWriteError
+
+_TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
+
+
+def where(path: Path | str) -> str:
+    """Name a place in full, so that it means the same from every folder."""
+    return str(path) if is_remote(str(path)) else str(Path(path).expanduser().absolute())
+
+
+def is_remote(path: str) -> bool:
+    """Tell whether a place is not a folder of this machine."""
+    return "://" in path
+
+
+def size_bytes(path: str) -> int | None:
+    """Sum up the files of an index; None where it is not local."""
+    if is_remote(path):
+        return None
+    total = 0
+    for file in Path(path).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a writer tidies up at the same time
+            total += file.lstat().st_size if file.is_file() else 0
+    return total
+
+
+@contextlib.contextmanager
+def turn(path: str) -> Iterator[None]:
+    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself."""
+    if is_remote(path) or os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    with writing(path):
+        handle = os.open(os.path.join(path, ".lock"), os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn whatever a store raises while it writes into our error."""
+    try:
+        yield
+    except _TROUBLE as error:
+        raise IndexWriteError(path, _first_line(error)) from error
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn whatever a store raises while it reads into our error."""
+    try:
+        yield
+    except _TROUBLE as error:
+        raise DamagedIndexError(path, _first_line(error)) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)

@@ -1,0 +1,83 @@
+"""One version of an index as search sees it: segments, biases, confidence, preview.
+
+Everything here is derived from the store; the preview is only there to be quick.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ucofia.index import bank as banks
+from ucofia.index import place
+from ucofia.index import preview as previews
+from ucofia.index.bank import Balance
+from ucofia.index.calibrate import standardise
+from ucofia.index.preview import Preview
+from ucofia.index.rows import Collection
+from ucofia.index.store import Store
+from ucofia.model import Model
+
+PREVIEW_FROM = 2000  # segments; fewer are scored in no time
+PREVIEW_TEXTS = 200  # of the bank, that show which way words point
+
+
+@dataclass(frozen=True)
+class State:
+    """One version of the segments and their biases."""
+
+    version: tuple[int, int]
+    collection: Collection
+    balance: Balance
+    preview: Preview | None
+
+    @property
+    def confidence(self) -> Callable[[int, float], tuple[float, bool]] | None:
+        """What turns a row and its score into a confidence; None without a bank."""
+        balance, calibration = self.balance, self.balance.calibration
+        if calibration is None:
+            return None
+
+        def confidence(row: int, total: float) -> tuple[float, bool]:
+            z = standardise(np.array(total), balance.null_mean[row], balance.null_deviation[row])
+            # A segment that nobody has balanced yet can be ranked, but not vouched for.
+            known = bool(np.isfinite(z))
+            sure = float(calibration.confidence(z)) if known else 0.0
+            return sure, known and bool(calibration.is_match(z))
+
+        return confidence
+
+
+def newest(store: Store, held: State | None) -> State:
+    """Read the newest version, unless it is the one that is held."""
+    store.refresh()
+    version = (store.version, store.small_version("bias"))
+    if held is not None and held.version == version:
+        return held
+    plain = store.collection()
+    balance = banks.balance(store, plain, banks.read(store))
+    preview = previews.load(_folder(store), plain) if plain.patches.units else None
+    return State(version, replace(plain, biases=balance.biases), balance, preview)
+
+
+def bring_preview_up_to_date(store: Store, model: Model) -> None:
+    """Make or extend the preview where it pays; search is right without it."""
+    collection = store.collection()
+    worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
+    if not worth_while or place.is_remote(store.path):
+        return
+    if previews.load(_folder(store), collection) is not None:
+        return
+    bank = banks.read(store)
+    words = np.zeros((0, store.settings.width), dtype=np.float32)
+    if bank is not None:
+        with torch.inference_mode():
+            text = model.encode_text(model.tokenize(bank.texts[:PREVIEW_TEXTS]))
+        words = text.words[text.word_mask].cpu().numpy()
+    previews.save(collection, words, _folder(store))
+
+
+def _folder(store: Store) -> Path:
+    return Path(store.path) / "preview"
