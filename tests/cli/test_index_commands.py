@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from fakes import clip, colour_model
 from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.encode.clip import ClipBackbone
+from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 
@@ -111,22 +113,55 @@ def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("search") == 2
 
 
-def test_the_real_command_on_a_real_model_folder(videos: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
     config = replace(ZERO_SHOT, frames=2)
-    checkpoint.save(Model(ClipBackbone.from_geometry(GEOMETRY), config), tmp_path / "model")
-    environment = os.environ | {"UCOFIA_INDEX": str(tmp_path / "index")}
+    checkpoint.save(Model(ClipBackbone.from_geometry(GEOMETRY), config), folder / "model")
+    return folder / "model"
 
-    def command(*words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "ucofia", *map(str, words)],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
 
-    made = command("index", videos, "--model", tmp_path / "model")
-    assert (made.returncode, made.stdout) == (0, "3 added, 1 failed\n"), made.stderr
-    found = command("search", "a red thing", "--json")
-    assert found.returncode == 0, found.stderr
-    assert len(json.loads(found.stdout)) == 3
+def command(index: Path, *words: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ucofia", *map(str, words)],
+        env=os.environ | {"UCOFIA_INDEX": str(index)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_real_command_on_a_real_model_folder(
+    videos: Path, model: Path, tmp_path: Path
+) -> None:
+    made = command(tmp_path / "index", "index", videos, "--model", model)
+    out, err = made.communicate()
+    assert (made.returncode, out) == (0, "3 added, 1 failed\n"), err
+    found = command(tmp_path / "index", "search", "a red thing", "--json")
+    out, err = found.communicate()
+    assert found.returncode == 0, err
+    assert len(json.loads(out)) == 3
+
+
+def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "videos"
+    clip(folder / "red.mp4", ["red"], seconds_each=0.5)
+    words = ("index", folder, "--model", model, "--watch", "--every", 0.05, "--prune")
+    watching = command(tmp_path / "index", *words)
+    assert watching.stdout is not None
+    assert watching.stdout.readline() == "1 added\n"
+    clip(tmp_path / "blue.mp4", ["blue"], seconds_each=0.5)
+    (tmp_path / "blue.mp4").rename(folder / "blue.mp4")
+    assert watching.stdout.readline() == "1 added, 1 unchanged\n"
+    (folder / "blue.mp4").rename(folder / "sky.mp4")
+    assert watching.stdout.readline() == "1 moved, 1 unchanged\n"
+    (folder / "red.mp4").unlink()
+    assert watching.stdout.readline() == "1 unchanged, 1 removed\n"
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=60)
+    assert watching.returncode == 130
+    assert "what was finished is kept" in err and "Traceback" not in err
+    left = Index.open(tmp_path / "index", checkpoint.load(model))
+    assert [Path(hit.path).name for hit in left.search("blue")] == ["sky.mp4"]
+    assert left.verify() == []

@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()  # type: ignore[attr-defined]
         return 2
     except (KeyboardInterrupt, typer.Abort):
+        result = INTERRUPTED
+    if result == INTERRUPTED:  # typer makes it of an interrupt in the middle of a command
         print("ucofia: interrupted; what was finished is kept.", file=sys.stderr)
-        return INTERRUPTED
     return result if isinstance(result, int) else 0

@@ -56,10 +56,8 @@ def index_command(
     while True:
         with progress_bar(quiet=json) as progress:
             report = opened.add(paths, prune=prune, workers=workers, progress=progress)
-        if json:
-            print(as_json(report))
-        elif not watch or report.added or report.changed or report.moved or report.removed:
-            _tell(report, opened)
+        if not watch or _is_news(report):
+            print(as_json(report), flush=True) if json else _tell(report, opened)
         if not watch:
             return 0
         time.sleep(every)
@@ -182,6 +180,11 @@ def _segment(text: str) -> "Segment":
         raise typer.BadParameter(rule, param_hint="--segment") from error
 
 
+def _is_news(report: "AddReport") -> bool:
+    new_failures = any(not failure.is_known for failure in report.failed)
+    return bool(report.added or report.changed or report.moved or report.removed or new_failures)
+
+
 def _tell(report: "AddReport", opened: "Index") -> None:
     counts = {
         "added": report.added,
@@ -191,7 +194,10 @@ def _tell(report: "AddReport", opened: "Index") -> None:
         "removed": report.removed,
         "failed": len(report.failed),
     }
-    print(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
+    print(
+        ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos",
+        flush=True,
+    )
     for failure in report.failed:
         again = " (as before; not tried again)" if failure.is_known else ""
         talk(f"  failed: {failure.path}: {failure.reason}{again}")
