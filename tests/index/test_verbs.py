@@ -10,7 +10,7 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
-from ucofia.errors import NotInIndexError, SettingError, UnreadableVideoError
+from ucofia.errors import NotInIndexError, SettingError, NotAVideoError
 from ucofia.index import export
 from ucofia.index.hits import Filters
 from ucofia.index.index import Index
@@ -64,7 +64,7 @@ def test_similar_takes_a_picture(index: Index, tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), COLOURS["green"]).save(tmp_path / "green.png")
     assert names(index.similar(tmp_path / "green.png"))[0] == "green"
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    with pytest.raises(UnreadableVideoError, match="cannot be read as a picture"):
+    with pytest.raises(NotAVideoError, match="it is not a picture that can be read"):
         index.similar(tmp_path / "bad.png")
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL import Image, UnidentifiedImageError
 
-from ucofia.errors import EmptyInputError, UnreadableVideoError
+from ucofia.errors import EmptyInputError
 from ucofia.index import encode
 from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.hits import Hit
@@ -22,9 +21,10 @@ from ucofia.index.scoring import Scores
 from ucofia.index.search import Ranking, best
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
-from ucofia.video.crop import crop
+from ucofia.video.process import WORKER
 from ucofia.video.sample import Sampling, Segment
 from ucofia.video.sandbox import Clip, Failed, Request, decode_many
+from ucofia.video.still import STILL_WORKER
 
 PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 BLOCK = 512
@@ -49,8 +49,7 @@ def features_of(
         rows = collection.rows_of_path.get(place)
         if rows:
             return collection.features(np.array(rows), device=model.device)
-    clips = [_picture(place, model)] if _is_picture(place) else _clips(place, model, segment)
-    batch = encode.batch_of(clips, frames=model.config.frames)
+    batch = encode.batch_of(_clips(place, model, segment), frames=model.config.frames)
     with torch.inference_mode():
         return model.encode_video(batch.to(model.device))
 
@@ -125,20 +124,8 @@ def likeness(
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
     request = Request(path=place, pixels=encode.pixel_spec(model), sampling=sampling)
-    result = next(decode_many([request]))
+    command = STILL_WORKER if Path(place).suffix.lower() in PICTURES else WORKER
+    result = next(decode_many([request], command=command))
     if isinstance(result, Failed):
         raise result.error
     return list(result.clips)
-
-
-def _is_picture(place: str) -> bool:
-    return Path(place).suffix.lower() in PICTURES
-
-
-def _picture(place: str, model: Model) -> Clip:
-    try:
-        with Image.open(place) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise UnreadableVideoError(place, f"it cannot be read as a picture ({error})") from error
-    return Clip(0.0, 0.0, (0.0,), crop(pixels, encode.pixel_spec(model).size)[None])

@@ -2,7 +2,7 @@
 
 The bytes go to a temporary file without a name of their choosing. Videos and GIFs are decoded by
 the same worker processes as the index's; still pictures by one that speaks the same protocol
-(`picture`). This process never parses them.
+(`ucofia.video.still`). This process never parses them.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
-from ucofia.serve.picture import PICTURE_WORKER
 from ucofia.types import PixelSpec
 from ucofia.video.process import WORKER
 from ucofia.video.sample import Sampling
 from ucofia.video.sandbox import Clip, Failed, decode_many
 from ucofia.video.sandbox import Request as Decoding
 from ucofia.video.source import Limits
+from ucofia.video.still import STILL_WORKER
 
 STILL = frozenset(f"image/{kind}" for kind in ("bmp", "jpeg", "png", "tiff", "webp"))
 TYPES = ("image/gif", *sorted(STILL), "application/octet-stream", "video/*")
@@ -56,7 +56,7 @@ async def received(request: Request) -> AsyncIterator[Path]:
 
 def decoded(path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits) -> list[Clip]:
     """Decode an upload in a process that may die."""
-    command = PICTURE_WORKER if kind in STILL else WORKER
+    command = STILL_WORKER if kind in STILL else WORKER
     sampling = Sampling(frames=frames, segment="whole")
     asked = Decoding(path=path, pixels=pixels, sampling=sampling)
     result = next(decode_many([asked], limits=limits, command=command))

@@ -1,7 +1,7 @@
-"""The process that decodes still pictures that people send, under the same limits as videos.
+"""The process that decodes still pictures, under the same limits as videos.
 
 Speaks the protocol of `ucofia.video.worker` and is started the same way; a picture is a video of
-one frame. Imports no torch and no server, so that it starts quickly and has little to lose.
+one frame. Imports no torch, so that it starts quickly and has little to lose.
 """
 
 import sys
@@ -19,7 +19,7 @@ from ucofia.video.decode import VideoInfo
 from ucofia.video.source import Limits
 from ucofia.video.worker import serve
 
-PICTURE_WORKER = (sys.executable, "-P", "-m", "ucofia.serve.picture")
+STILL_WORKER = (sys.executable, "-P", "-m", "ucofia.video.still")
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 
 
