@@ -10,7 +10,7 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
-from ucofia.errors import NotInIndexError, SettingError, NotAVideoError
+from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
 from ucofia.index import export
 from ucofia.index.hits import Filters
 from ucofia.index.index import Index
