@@ -165,3 +165,19 @@ def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path
     left = Index.open(tmp_path / "index", checkpoint.load(model))
     assert [Path(hit.path).name for hit in left.search("blue")] == ["sky.mp4"]
     assert left.verify() == []
+
+
+def test_bench_measures_every_part(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--model", str(model), "--repeats", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {
+        "load_seconds",
+        "decode_segment_seconds",
+        "encode_segment_seconds",
+        "encode_text_seconds",
+        "score_seconds",
+        "index_hour_seconds",
+    }
+    assert all(value > 0 for value in found.values())
+    assert main(["bench", "--model", str(model), "--repeats", "1"]) == 0
+    assert "index an hour of video" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from ucofia.cli import ablate as ablate
+from ucofia.cli import bench as bench
 from ucofia.cli import data as data
 from ucofia.cli import demo as demo
 from ucofia.cli import doctor as doctor
