@@ -263,6 +263,7 @@ def test_an_address_shows_the_same_to_another_person(visit: Callable[..., Page])
     assert other.inner_text(".viewer h2") == page.inner_text(".viewer h2")
     other.keyboard.press("Escape")
     other.wait_for_selector(".viewer[open]", state="detached")
+    other.wait_for_selector(".card .levels")
     assert len(file_names(other)) == 4
     page.keyboard.press("Escape")
     page.wait_for_selector(".viewer[open]", state="detached")
