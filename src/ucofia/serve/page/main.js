@@ -15,6 +15,7 @@ const SURE = 0.5;
 let state = read();
 let shown = { hits: [], next: null, range: {}, info: null };
 let asking = null;
+let typing = null; // the pause after a keystroke, before it counts as a question
 let example = null; // the file that was dropped, while it is the question
 
 // ---- the address is the state -------------------------------------------------------------
@@ -61,6 +62,7 @@ function fetchPage(offset, options) {
 }
 
 async function show() {
+  clearTimeout(typing);
   asking?.abort();
   asking = new AbortController();
   const { signal } = asking;
@@ -82,6 +84,7 @@ async function show() {
   try {
     const answer = await fetchPage(0, { signal, onbusy });
     clearTimeout(slow);
+    if (signal.aborted) return; // something else was asked while the answer was on its way
     shown = { ...shown, hits: [], next: null, range: levelRange(answer.hits) };
     $("results").replaceChildren();
     addHits(answer);
@@ -100,6 +103,7 @@ async function show() {
 async function showWall(signal) {
   try {
     const answer = await ask("/api/videos", { top: TOP }, { signal });
+    if (signal.aborted) return;
     shown = { ...shown, hits: answer.videos, next: null };
     const open = (video) => { go({ play: video.segment }); play(video); };
     $("results").replaceChildren(...answer.videos.map((video) => plainCard(video, { href: link({ play: video.segment }), open, similar })));
@@ -216,14 +220,12 @@ function fillControls() {
   $("sure").checked = Boolean(state.sure);
 }
 
-let typing = null;
 $("q").addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(() => { example = null; go({ q: $("q").value, like: "", play: "" }, { replace: Boolean(state.q) }); show(); }, TYPING_MS);
 });
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  clearTimeout(typing);
   example = null;
   go({ q: $("q").value, like: "", play: "" });
   remember();
