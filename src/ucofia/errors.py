@@ -294,6 +294,17 @@ class DamagedIndexError(UCoFiAError):
         )
 
 
+class UnreachableIndexError(UCoFiAError):
+    """An object store that does not answer, or not to us."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot reach {path}: {problem}. Check the address and the variables with your "
+            "credentials (AWS_ACCESS_KEY_ID, AWS_REGION, ...)."
+        )
+
+
 class IndexWriteError(UCoFiAError):
     """An index that cannot be written, though it can be read."""
 

@@ -20,6 +20,7 @@ from ucofia.errors import (
     NewerFormatError,
     NoIndexError,
     SettingError,
+    UnreachableIndexError,
 )
 from ucofia.index.arrow import SETTINGS_KEY
 from ucofia.index.index import Index
@@ -170,6 +171,17 @@ def test_an_object_store_answers_as_a_folder_does(
     assert remote.verify() == [] and len(Index.open(address, colour_model())) == 2
     with pytest.raises(NoIndexError, match="Make one"):
         Index.open(f"file-object-store://{tmp_path}/nowhere")
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    address = "s3://bucket/index"
+    with pytest.raises(UnreachableIndexError, match="cannot reach s3://bucket/index: .*Check the"):
+        Index.open(address)
 
 
 def _facts(index: Index, text: str) -> list[tuple[object, ...]]:

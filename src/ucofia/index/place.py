@@ -5,6 +5,7 @@ A folder of this machine, or an address (`s3://...`) that only the store can loo
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def writing(path: str) -> Iterator[None]:
     try:
         yield
     except _TROUBLE as error:
-        raise IndexWriteError(path, _first_line(error)) from error
+        raise IndexWriteError(path, first_line(error)) from error
 
 
 @contextlib.contextmanager
@@ -68,8 +69,10 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except _TROUBLE as error:
-        raise DamagedIndexError(path, _first_line(error)) from error
+        raise DamagedIndexError(path, first_line(error)) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
+def first_line(error: BaseException) -> str:
+    """What an error says, without the places in somebody's source that follow it."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    return re.sub(r", \S+\.rs:\d+.*", "", lines[0]).rstrip(".")

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileReader
 
-from ucofia.errors import ForeignFolderError, NoIndexError
+from ucofia.errors import ForeignFolderError, NoIndexError, UnreachableIndexError
 from ucofia.index import arrow, place
 from ucofia.index.arrow import IndexSettings, Table
 from ucofia.index.place import reading, writing
@@ -289,8 +289,10 @@ def _has_table(path: str, name: str) -> bool:
         return os.path.isdir(os.path.join(_table(path, name), "_versions"))
     try:
         lance.dataset(_table(path, name))
-    except (ValueError, OSError):
-        return False
+    except (ValueError, OSError) as error:
+        if "was not found" in str(error):
+            return False
+        raise UnreachableIndexError(path, place.first_line(error)) from error
     return True
 
 
