@@ -180,7 +180,7 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     address = "s3://bucket/index"
-    with pytest.raises(UnreachableIndexError, match="cannot reach s3://bucket/index: .*Check the"):
+    with pytest.raises(UnreachableIndexError, match="cannot reach s3://bucket/index: "):
         Index.open(address)
 
 
