@@ -1,6 +1,7 @@
 """Pruned search gives the list of brute force: random, clustered, tied and odd collections."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,14 +12,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ucofia.config import ModelConfig
+from ucofia.index import bounds, search
 from ucofia.index import preview as previews
-from ucofia.index import search
+from ucofia.index.preview import Preview
 from ucofia.index.rows import Collection, in_memory
-from ucofia.index.scoring import Query, queries, score
+from ucofia.index.scoring import Query, queries, score, score_many
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP
 from ucofia.types import TextFeatures, VideoFeatures
 
+try:
+    from ucofia.index.compiled import KERNELS
+except ImportError:  # numba is optional
+    KERNELS = bounds.PLAIN
 SMALL = replace(UCOFIA, frames=3, words=5, temporal_layers=0, selected_patches=2)
 
 
@@ -33,10 +39,13 @@ def model_of(config: ModelConfig) -> Model:
 
 
 def collection_of(
-    rng: np.random.Generator, rows: int, *, spread: float, copies: int
+    rng: np.random.Generator,
+    rows: int,
+    *,
+    spread: float,
+    copies: int,
+    width: int = ColourBackbone.width,
 ) -> Collection:
-    width = ColourBackbone.width
-
     def unit(*shape: int) -> torch.Tensor:
         cone = 1.0 + rng.normal(0, spread, (*shape, width)).astype(np.float32)
         return nn.functional.normalize(torch.from_numpy(cone.astype(np.float32)), dim=-1).half()
@@ -57,9 +66,16 @@ def collection_of(
     return in_memory(features, names=names, biases=biases)
 
 
-def query_of(model: Model, rng: np.random.Generator, words: int) -> Query:
+def preview_of(collection: Collection) -> Preview:
+    none = np.zeros((0, collection.video.pieces[0].shape[-1]), np.float32)
+    return previews.build(collection, previews.rotation_of(collection, none))
+
+
+def query_of(
+    model: Model, rng: np.random.Generator, words: int, width: int = ColourBackbone.width
+) -> Query:
     def unit(*shape: int) -> torch.Tensor:
-        values = 0.3 + rng.normal(0, 1, (*shape, ColourBackbone.width))
+        values = 0.3 + rng.normal(0, 1, (*shape, width))
         return nn.functional.normalize(torch.from_numpy(values.astype(np.float32)), dim=-1)
 
     text = TextFeatures(unit(1), unit(1, words), torch.ones(1, words, dtype=torch.bool))
@@ -86,18 +102,18 @@ MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
     st.sampled_from([0, 1, 4]),
     st.integers(1, 30),
     st.integers(1, 5),
+    st.sampled_from([bounds.PLAIN, KERNELS]),
 )
 def test_exact_is_brute_force_to_the_bit(
-    name: str, seed: int, spread: float, copies: int, top: int, words: int
+    name: str, seed: int, spread: float, copies: int, top: int, words: int, kernels: bounds.Kernels
 ) -> None:
     rng = np.random.default_rng(seed)
     model = MODELS[name]
     collection = collection_of(rng, 300, spread=spread, copies=copies)
     query = query_of(model, rng, words)
-    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
-    preview = previews.build(collection, rotation)
+    preview = preview_of(collection)
     whole = search.brute_force(query, collection, top=top)
-    pruned = search.exact(query, collection, top=top, preview=preview)
+    pruned = search.exact(query, collection, top=top, preview=preview, kernels=kernels)
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -128,12 +144,88 @@ def test_a_score_does_not_depend_on_its_neighbours() -> None:
         assert score(query, collection, rows, alone=True).total.tolist() == whole[rows].tolist()
 
 
+class WideBackbone(ColourBackbone):
+    """Wide enough for every cut of a preview."""
+
+    width = 300
+
+
+@pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 37), st.sampled_from([0.2, 1.0, 5.0]))
+def test_bounds_hold_at_every_cut(
+    kernels: bounds.Kernels, seed: int, count: int, weight: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    config = replace(SMALL, words=40, levels=(*SMALL.levels[:2], replace(PATCH, weight=weight)))
+    model = Model(WideBackbone(), config).eval()
+    collection = collection_of(rng, 300, spread=1.0, copies=4, width=300)
+    query = query_of(model, rng, count, width=300)
+    preview = preview_of(collection)
+    assert len(preview.codes) == 4
+    words = bounds.words_of(query, "patch", preview)
+    rows = rng.permutation(len(collection))
+    centre = bounds.centres(words, preview, rows)
+    patches = collection.patches.take(rows).astype(np.float64)
+    real = np.where(collection.patch_mask[rows], (patches @ words.vectors.T).max(2), -np.inf)
+    for need in (np.inf, real.max(1), -np.inf):  # stops at once, at some cut, never
+        needed = np.broadcast_to(np.float32(need), len(rows)).copy()
+        found = kernels.tight(words, preview, rows, centre, needed)
+        assert (found >= real.max(1) - 1e-6).all()
+    assert (found - real.max(1)).mean() < 0.2  # and the last cut leaves little
+    whole = search.brute_force(query, collection, top=10)
+    pruned = search.exact(query, collection, top=10, preview=preview, kernels=kernels)
+    assert pruned.rows.tolist() == whole.rows.tolist()
+    assert pruned.scores.total.tolist() == whole.scores.total.tolist()
+
+
+@pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
+def test_the_largest_product_minds_masks_and_tiny_numbers(kernels: bounds.Kernels) -> None:
+    rng = np.random.default_rng(6)
+    collection = collection_of(rng, 50, spread=1.0, copies=0)
+    collection.frames.pieces[0][0] *= np.float16(1e-6)  # below the smallest normal half
+    words = rng.normal(0, 1, (3, ColourBackbone.width)).astype(np.float32)
+    found = kernels.largest(collection.frames, collection.frame_mask, words)
+    product = collection.frames.pieces[0].astype(np.float64) @ words.T
+    product[~collection.frame_mask] = -np.inf
+    np.testing.assert_allclose(found, product.max(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_many_queries_at_once_get_what_each_gets_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "QUERIES_AT_ONCE", 2)
+    rng = np.random.default_rng(7)
+    model, collection = MODELS[name], collection_of(rng, 400, spread=0.5, copies=4)
+    asked = [query_of(model, rng, words) for words in (1, 5, 3)]
+    preview = preview_of(collection)
+    among = np.sort(rng.choice(400, 350, replace=False))
+    for one, many in (
+        (search.brute_force, search.brute_force_all),
+        (partial(search.exact, preview=preview), partial(search.exact_all, preview=preview)),
+        (partial(search.fast, preview=preview), partial(search.fast_all, preview=preview)),
+    ):
+        together = many(asked, collection, top=7, among=among)
+        for query, ranking in zip(asked, together, strict=True):
+            alone = one(query, collection, top=7, among=among)
+            assert ranking.rows.tolist() == alone.rows.tolist()
+            assert ranking.scores.total.tolist() == alone.scores.total.tolist()
+    for query, scores in zip(asked, score_many(asked, collection), strict=True):
+        np.testing.assert_allclose(scores.total, score(query, collection).total, atol=1e-3)
+
+
+def test_no_query_is_no_answer() -> None:
+    collection = collection_of(np.random.default_rng(8), 20, spread=0.5, copies=0)
+    assert search.exact_all([], collection, top=3) == []
+    assert search.fast_all([], collection, top=3) == []
+
+
 def test_pruning_prunes() -> None:
     rng = np.random.default_rng(2)
     model, collection = MODELS["ucofia"], collection_of(rng, 3000, spread=0.5, copies=0)
     query = query_of(model, rng, 5)
-    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
-    preview = previews.build(collection, rotation)
+    preview = preview_of(collection)
     assert search.exact(query, collection, top=5, preview=preview).scored < 1500
 
 
@@ -142,8 +234,7 @@ def test_pruning_respects_filters() -> None:
     model, collection = MODELS["ucofia"], collection_of(rng, 1200, spread=0.5, copies=0)
     query = query_of(model, rng, 5)
     among = np.sort(rng.choice(1200, 700, replace=False))
-    rotation = previews.rotation_of(collection, np.zeros((0, ColourBackbone.width), np.float32))
-    preview = previews.build(collection, rotation)
+    preview = preview_of(collection)
     whole = search.brute_force(query, collection, top=10, among=among)
     pruned = search.exact(query, collection, top=10, among=among, preview=preview)
     assert pruned.rows.tolist() == whole.rows.tolist()
@@ -159,7 +250,7 @@ def test_fast_scores_a_fixed_number_and_finds_nearly_everything() -> None:
     for _ in range(5):
         query = query_of(model, rng, 5)
         fast = search.fast(query, collection, top=10)
-        assert fast.scored == search.FAST_CANDIDATES
+        assert fast.scored == search.FAST_CANDIDATES < 300
         shared += len({*fast.rows} & {*search.brute_force(query, collection, top=10).rows})
     assert shared >= 45
 

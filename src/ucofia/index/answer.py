@@ -7,9 +7,9 @@ import numpy as np
 
 from ucofia.index.explain import Explanation
 from ucofia.index.hits import Hit, Moment, best_second
+from ucofia.index.ranking import Ranking, best
 from ucofia.index.rows import Array, Collection
 from ucofia.index.scoring import Query, score
-from ucofia.index.search import Ranking, best
 
 MOMENTS = 3
 SEGMENTS_LOOKED_AT = 256  # of one video, when its other moments are looked for

@@ -5,7 +5,7 @@ belongs to the model that filled it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ucofia.index.files import is_below
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
 from ucofia.index.place import size_bytes, turn
-from ucofia.index.rows import Array, Collection
+from ucofia.index.rows import Collection
 from ucofia.index.scoring import Query, queries
 from ucofia.index.search import TOP, Ranking
 from ucofia.index.state import State, bring_preview_up_to_date, newest
@@ -179,12 +179,19 @@ class Index:
         """Answer many texts at once; each answer is what `search` gives for it alone."""
         if top < 1:
             raise SettingError("top", top, "it must be at least 1")
-        collection = self.collection()
-        among = filters.rows(collection)
-        return [
-            self._answer(text, query, collection, among, top=top, exact=exact, grouped=grouped)
-            for text, query in zip(texts, self._queries(texts), strict=True)
-        ]
+        if not texts:
+            return []
+        state = self._newest()
+        among = filters.rows(state.collection)
+        rank = partial(
+            search.exact_all if exact else search.fast_all,
+            collection=state.collection,
+            among=among,
+            preview=state.preview,
+        )
+        asked = self._queries(texts)
+        found = zip(texts, asked, rank(asked, top=top), strict=True)
+        return [self._answer(*one, state, rank, top=top, grouped=grouped) for one in found]
 
     def describe(
         self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
@@ -302,27 +309,23 @@ class Index:
         self,
         text: str,
         query: Query,
-        collection: Collection,
-        among: Array | None,
+        ranking: Ranking,
+        state: State,
+        rank: Callable[..., list[Ranking]],
         *,
         top: int,
-        exact: bool,
         grouped: bool,
     ) -> list[Hit]:
-        preview = self._newest().preview
-
-        def rank(wanted: int) -> Ranking:
-            if not exact:
-                return search.fast(query, collection, top=wanted, among=among)
-            return search.exact(query, collection, top=wanted, among=among, preview=preview)
+        def further(wanted: int) -> Ranking:
+            return ranking if wanted == top else rank([query], top=wanted)[0]
 
         return hits_of(
             query,
-            collection,
-            rank_videos(rank, collection, top=top) if grouped else rank(top),
+            state.collection,
+            rank_videos(further, state.collection, top=top) if grouped else ranking,
             with_moments=grouped,
-            confidence=self._newest().confidence,
-            explainer=partial(self._explain, text, query, collection),
+            confidence=state.confidence,
+            explainer=partial(self._explain, text, query, state.collection),
         )
 
     def _explain(

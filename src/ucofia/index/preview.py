@@ -21,10 +21,12 @@ from torch import Tensor
 
 from ucofia.index.rows import Array, Collection
 
-CUTS = (64, 128, 256)
+CUTS = (32, 64, 128, 256)
 SAMPLED_SEGMENTS = 1024
 BLOCK = 256
-ROUNDING = 2e-3  # added to lengths before they are stored in half precision: they only grow
+# Lengths beyond a cut are differences of squares, which lose digits: this share of the whole
+# square is added, so that rounding only makes them longer.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def build(
         codes=tuple(
             room(f"codes{n}", (rows, units, int(size)), np.int8) for n, size in enumerate(sizes)
         ),
-        rest=tuple(room(f"rest{n}", (rows, units), np.float16) for n in range(len(cuts))),
+        rest=tuple(room(f"rest{n}", (rows, units), np.float32) for n in range(len(cuts))),
         lost=tuple(room(f"lost{n}", (rows,), np.float32) for n in range(len(cuts))),
     )
     turned = torch.from_numpy(rotation).mT
@@ -104,6 +106,11 @@ def build(
             mask = torch.from_numpy(collection.patch_mask[new])
             _summarise(preview, new, block, mask, turned, cuts)
     return preview
+
+
+def rest_length(whole: Tensor, part: Tensor) -> Tensor:
+    """The length of what is left of a vector, from its square and that of a part of it."""
+    return ((whole - part).clamp(min=0) + ROUNDING * whole).sqrt()
 
 
 def _old_rows(collection: Collection, known: tuple[Preview, list[str]] | None) -> Array:
@@ -141,8 +148,8 @@ def _summarise(
     begin = 0
     for at, cut in enumerate(cuts):
         preview.codes[at][rows] = codes[..., begin:cut].to(torch.int8).numpy()
-        beyond = (length - low[..., :cut].square().sum(-1)).clamp(min=0).sqrt()
-        preview.rest[at][rows] = (beyond * (1 + ROUNDING) + 1e-6).half().numpy()
+        beyond = rest_length(length, low[..., :cut].square().sum(-1))
+        preview.rest[at][rows] = beyond.numpy()
         missing = lost[..., :cut].square().sum(-1).sqrt().amax(1)
         preview.lost[at][rows] = (missing * (1 + ROUNDING)).numpy()
         begin = cut
@@ -176,13 +183,14 @@ def load(folder: Path, collection: Collection) -> Preview | None:
 def _read(folder: Path) -> tuple[Preview, list[str]] | None:
     try:
         ids = json.loads((folder / "ids.json").read_text())
-        parts = range(len([*folder.glob("codes*.npy")]))
 
         def mapped(name: str) -> Array:
             return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c"))
 
+        rotation = np.load(folder / "rotation.npy")
+        parts = range(len(cuts_of(rotation.shape[1])))
         preview = Preview(
-            rotation=np.load(folder / "rotation.npy"),
+            rotation=rotation,
             centroid=mapped("centroid"),
             radius=np.load(folder / "radius.npy"),
             scale=np.load(folder / "scale.npy"),
@@ -192,6 +200,9 @@ def _read(folder: Path) -> tuple[Preview, list[str]] | None:
         )
     except (OSError, ValueError, KeyError):
         return None
+    sizes = tuple(part.shape[2] for part in preview.codes)
+    if sizes != tuple(np.diff((0, *cuts_of(rotation.shape[1])))):
+        return None  # cut elsewhere, by another version
     return preview, ids
 
 

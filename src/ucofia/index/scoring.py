@@ -6,7 +6,7 @@ equals. So those that may enter a list are scored once more, each one alone (`al
 score is the same bits whatever else was looked at, and it decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,10 +69,22 @@ def score(
     query: Query, collection: Collection, rows: Array | None = None, *, alone: bool = False
 ) -> Scores:
     """Score some rows, or all of them: in blocks, or each one alone."""
+    return _score(query, 1, collection, rows, size=1 if alone else BLOCK)[0]
+
+
+def score_many(
+    queries: Sequence[Query], collection: Collection, rows: Array | None = None
+) -> list[Scores]:
+    """Score some rows for queries of one model; one matrix product for all their words."""
+    return _score(_together(queries), len(queries), collection, rows, size=BLOCK)
+
+
+def _score(
+    query: Query, texts: int, collection: Collection, rows: Array | None, *, size: int
+) -> list[Scores]:
     rows = np.arange(len(collection)) if rows is None else np.asarray(rows)
-    size = 1 if alone else BLOCK
-    total = np.empty(len(rows), dtype=np.float32)
-    levels = {name: np.empty(len(rows), dtype=np.float32) for name in query.levels}
+    total = np.empty((texts, len(rows)), dtype=np.float32)
+    levels = {name: np.empty((texts, len(rows)), dtype=np.float32) for name in query.levels}
     columns = (collection.video, collection.frames, collection.patches)
     buffers = [_Buffer(column, size) for column in columns]
     with torch.inference_mode():
@@ -80,10 +92,30 @@ def score(
             some = rows[start : start + size]
             kept = slice(start, start + len(some))
             scored = _levels(query, _block(collection, some, buffers))
-            total[kept] = scored.add(collection.bias(some)).total()[0].numpy()
+            total[:, kept] = scored.add(collection.bias(some)).total().numpy()
             for name, values in scored.scores.items():
-                levels[name][kept] = values[0].numpy()
-    return Scores(total, levels)
+                levels[name][:, kept] = values.numpy()
+    return [Scores(total[t], {n: found[t] for n, found in levels.items()}) for t in range(texts)]
+
+
+def _together(queries: Sequence[Query]) -> Query:
+    """Many queries as one of many rows; short ones are padded."""
+    longest = {
+        name: max(query.texts[name].words.shape[1] for query in queries)
+        for name in queries[0].levels
+    }
+
+    def stacked(name: str) -> TextFeatures:
+        texts = [query.texts[name] for query in queries]
+        missing = [longest[name] - text.words.shape[1] for text in texts]
+        pad = torch.nn.functional.pad
+        return TextFeatures(
+            torch.cat([text.sentence for text in texts]),
+            torch.cat([pad(t.words, (0, 0, 0, n)) for t, n in zip(texts, missing, strict=True)]),
+            torch.cat([pad(t.word_mask, (0, n)) for t, n in zip(texts, missing, strict=True)]),
+        )
+
+    return Query(queries[0].levels, {name: stacked(name) for name in longest})
 
 
 def _levels(query: Query, block: VideoFeatures) -> Levels:
