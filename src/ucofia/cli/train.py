@@ -46,6 +46,9 @@ def train(
     chunk: Annotated[
         int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
     ] = None,
+    recompute: Annotated[
+        bool, typer.Option(help="Save memory inside the towers too, for another forward pass.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 42,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
     precision: Annotated[str, typer.Option(help=", ".join(PRECISIONS))] = "float32",
@@ -59,6 +62,7 @@ def train(
     from ucofia.presets import preset as named
     from ucofia.train import distributed, start
     from ucofia.train.loop import train as run
+    from ucofia.train.recompute import recompute_blocks
     from ucofia.train.settings import Settings
 
     chosen = named(preset)
@@ -83,6 +87,8 @@ def train(
     try:
         with _bar(shown=world.is_first) as progress, _stop_signals() as stop:
             model = start.start_model(chosen, backbone, opened.frames, seed=seed).to(here)
+            if recompute:
+                recompute_blocks(model)
             result = run(
                 model,
                 _train_data(opened, model, data, cache, world, progress),

@@ -2,7 +2,8 @@
 
 The most common wish of researchers: a data set whose videos are gone but whose features remain.
 Frames arrive as vectors (or as a frame vector followed by patch vectors) and pass one learned
-linear map into the space of the text tower.
+linear map into the space of the text tower. Features as wide as that space are taken to lie in it
+already: their map starts at the identity.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ucofia.encode.answers import Answers
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
@@ -26,11 +28,18 @@ class FeaturesBackbone(nn.Module):
         "frame_map",
     )  # starts untrained, so it learns at the rate of the head
 
+    text_centre: Tensor
+
     def __init__(self, text: SentenceTower, *, feature_width: int) -> None:
         super().__init__()
         self.text = text
         self.feature_width = feature_width
         self.frame_map = nn.Linear(feature_width, text.width, bias=False)
+        if feature_width == text.width:
+            nn.init.eye_(self.frame_map.weight)
+        # What all sentences share says nothing about any of them; subtracted where it is known.
+        self.register_buffer("text_centre", torch.zeros(text.width))
+        self.answers: Answers | None = None  # of a frozen tower; they spare it every question
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
         self.logit_scale = LOGIT_SCALE
@@ -60,8 +69,10 @@ class FeaturesBackbone(nn.Module):
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Return the features of every token, and of the whole sentence."""
-        return self.text.encode_words(batch)
+        """Return the features of every token, and of the whole sentence, less the centre."""
+        ask = self.answers or self.text.encode_words
+        words, sentence = ask(batch)
+        return words - self.text_centre, sentence - self.text_centre
 
     def encode_frames(
         self,

@@ -1,0 +1,99 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ucofia.encode import answers
+from ucofia.encode.answers import Answers
+from ucofia.encode.features import FeaturesBackbone
+from ucofia.errors import SettingError
+from ucofia.types import TextBatch
+
+TEXTS = ["b", "a dog", "a dog runs far", "dog", "a dog"]
+
+
+def tokenize(texts: Sequence[str]) -> TextBatch:
+    rows = [[1 + sum(map(ord, word)) for word in text.split()] for text in texts]
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return TextBatch(ids, ids > 0)
+
+
+class Tower:
+    """Features that half precision holds exactly; it counts the texts it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        self.asked += len(batch.ids)
+        words = torch.stack([batch.ids, -batch.ids], -1).float() * batch.mask[..., None]
+        return words, words.sum(1) / batch.mask.sum(1, keepdim=True)
+
+
+def test_answers_are_the_towers_own_and_padding_is_zero(tmp_path: Path) -> None:
+    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
+    for found, expected in zip(known(tokenize(TEXTS)), Tower()(tokenize(TEXTS)), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_tower_is_asked_once_about_each_text_and_a_stopped_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "TEXTS_PER_FILE", 2)
+    monkeypatch.setattr(answers, "TEXTS_AT_A_TIME", 1)
+    tower, told = Tower(), list[tuple[str, int, int | None]]()
+    Answers.ask(
+        TEXTS,
+        tmp_path,
+        tokenize=tokenize,
+        encode=tower,
+        progress=lambda *what: told.append(what),
+    )
+    assert tower.asked == 4
+    assert told == [("texts", 2, 4), ("texts", 4, 4)]
+    sorted(tmp_path.iterdir())[-1].unlink()  # as if it had been stopped after the first file
+    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=tower)
+    assert tower.asked == 6
+    assert torch.equal(known(tokenize(TEXTS))[1], Tower()(tokenize(TEXTS))[1])
+
+
+def test_a_text_that_nobody_asked_about_is_an_error(tmp_path: Path) -> None:
+    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
+    with pytest.raises(
+        SettingError, match="row of texts is 1, but the frozen tower was never asked"
+    ):
+        known(tokenize(["dog", "a cat"]))
+
+
+class FakeTower(torch.nn.Module):
+    """As much of a sentence encoder as a backbone needs here."""
+
+    width = 2
+
+    def encode_words(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        return Tower()(batch)
+
+
+def test_a_backbone_with_answers_says_what_its_tower_would_less_the_centre(tmp_path: Path) -> None:
+    backbone = FeaturesBackbone(FakeTower(), feature_width=2)  # type: ignore[arg-type]
+    backbone.text_centre.copy_(torch.tensor([5.0, 7.0]))
+    expected = backbone.encode_words(tokenize(TEXTS))
+    assert torch.equal(expected[1] + backbone.text_centre, Tower()(tokenize(TEXTS))[1])
+    asked = Tower()
+    backbone.answers = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=asked)
+    before = asked.asked
+    for one, other in zip(backbone.encode_words(tokenize(TEXTS)), expected, strict=True):
+        assert torch.equal(one, other)
+    assert asked.asked == before
+
+
+def test_features_as_wide_as_the_texts_start_where_they_are() -> None:
+    frames = torch.randn(3, 4, 2)
+    backbone = FeaturesBackbone(FakeTower(), feature_width=2)  # type: ignore[arg-type]
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    found = backbone.encode_frames(frames, mask=mask, shifted_blocks=())
+    assert torch.equal(found[:, :, 0], frames)
