@@ -1,13 +1,19 @@
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
+from transformers import BertConfig
 
 from ucofia.encode import answers
 from ucofia.encode.answers import Answers
 from ucofia.encode.features import FeaturesBackbone
+from ucofia.encode.sentence import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import TextBatch
 
@@ -69,31 +75,37 @@ def test_a_text_that_nobody_asked_about_is_an_error(tmp_path: Path) -> None:
         known(tokenize(["dog", "a cat"]))
 
 
-class FakeTower(torch.nn.Module):
-    """As much of a sentence encoder as a backbone needs here."""
-
-    width = 2
-
-    def encode_words(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        return Tower()(batch)
+def tiny_tower() -> SentenceTower:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "a": 1, "dog": 2, "runs": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
+    config = BertConfig(vocab_size=4, hidden_size=2, **sizes)
+    return SentenceTower(config, tokenizer.to_str()).eval()
 
 
 def test_a_backbone_with_answers_says_what_its_tower_would_less_the_centre(tmp_path: Path) -> None:
-    backbone = FeaturesBackbone(FakeTower(), feature_width=2)  # type: ignore[arg-type]
+    backbone = FeaturesBackbone(tiny_tower(), feature_width=3)
     backbone.text_centre.copy_(torch.tensor([5.0, 7.0]))
-    expected = backbone.encode_words(tokenize(TEXTS))
-    assert torch.equal(expected[1] + backbone.text_centre, Tower()(tokenize(TEXTS))[1])
-    asked = Tower()
-    backbone.answers = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=asked)
-    before = asked.asked
-    for one, other in zip(backbone.encode_words(tokenize(TEXTS)), expected, strict=True):
-        assert torch.equal(one, other)
-    assert asked.asked == before
+    tokens = partial(backbone.text.tokenize, length=9, pad_to_length=False)
+    batch = tokens(TEXTS)[0]
+    with torch.no_grad():
+        expected = backbone.encode_words(batch)
+        whole = backbone.text.encode_words(batch)[1]
+    torch.testing.assert_close(expected[1] + backbone.text_centre, whole)
+    backbone.answers = Answers.ask(
+        TEXTS,
+        tmp_path,
+        tokenize=lambda texts: tokens(texts)[0],
+        encode=backbone.text.encode_words,
+    )
+    backbone.text.encoder = torch.nn.Identity()  # it is not asked again
+    words, sentence = backbone.encode_words(batch)
+    torch.testing.assert_close(sentence, expected[1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(words[batch.mask], expected[0][batch.mask], rtol=1e-3, atol=1e-3)
 
 
 def test_features_as_wide_as_the_texts_start_where_they_are() -> None:
-    frames = torch.randn(3, 4, 2)
-    backbone = FeaturesBackbone(FakeTower(), feature_width=2)  # type: ignore[arg-type]
-    mask = torch.ones(3, 4, dtype=torch.bool)
+    frames, mask = torch.randn(3, 4, 2), torch.ones(3, 4, dtype=torch.bool)
+    backbone = FeaturesBackbone(tiny_tower(), feature_width=2)
     found = backbone.encode_frames(frames, mask=mask, shifted_blocks=())
     assert torch.equal(found[:, :, 0], frames)
