@@ -10,9 +10,9 @@ of the video's patches. `statistics` measures what came out.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-import torch
 
 WIDTH, FRAMES, PER_FRAME, WORDS = 512, 12, 4, 32
 CLUSTERS = 400
@@ -115,16 +115,31 @@ def statistics(sentence, words, video, frames, patches, matches) -> dict[str, st
     }
 
 
-def features(count: int, *, block: int = 500, seed: int = 0):  # type: ignore[no-untyped-def]
-    """Make a whole collection as half-precision tensors."""
+def features(  # type: ignore[no-untyped-def]
+    count: int, folder: Path, *, block: int = 500, seed: int = 0
+):
+    """Make a whole collection in mapped files of a folder, or map those that are there."""
     w = world(seed)
-    video = np.empty((count, WIDTH), np.float16)
-    frames = np.empty((count, FRAMES, WIDTH), np.float16)
-    patches = np.empty((count, FRAMES * PER_FRAME, WIDTH), np.float16)
-    for start in range(0, count, block):
-        stop = min(count, start + block)
-        video[start:stop], frames[start:stop], patches[start:stop] = videos(w, start, stop - start)
-    return w, *(torch.from_numpy(x) for x in (video, frames, patches))
+    shapes = {
+        "video": (WIDTH,),
+        "frames": (FRAMES, WIDTH),
+        "patches": (FRAMES * PER_FRAME, WIDTH),
+    }
+    files = {name: folder / f"{name}{count}.npy" for name in shapes}
+    done = folder / f"features{count}.done"
+    if not done.exists():
+        arrays = [
+            np.lib.format.open_memmap(files[name], "w+", np.float16, (count, *shape))
+            for name, shape in shapes.items()
+        ]
+        for start in range(0, count, block):
+            stop = min(count, start + block)
+            parts = videos(w, start, stop - start)
+            for array, part in zip(arrays, parts, strict=True):
+                array[start:stop] = part
+        done.touch()
+    # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+    return w, *(np.asarray(np.load(file, mmap_mode="c")) for file in files.values())
 
 
 def _noise(

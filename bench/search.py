@@ -1,32 +1,46 @@
 """Search at 10k and 100k segments: brute force, exact with pruning, fast; as ratios of one run.
 
-    python bench/search.py --segments 10000 100000 --queries 6
+    python bench/search.py --segments 10000 100000 --queries 6 --patch-weight 1 0.1 3
 
 Prints the statistics of the synthetic features, CPU seconds per query on one thread, the ratio to
-brute force, how many segments were scored, the recall of `fast`, and whether every exact list was
-the list of brute force. `--patch-weight` shows how pruning fades where patches dominate.
+brute force, how many segments were scored, the recall of `fast`, whether every exact list was the
+list of brute force, the gain of asking 16 texts at once, and how the cost grows with the
+collection. `--patch-weight` shows how pruning fades where patches dominate. `--opened` writes the
+same features as a real index and measures a fresh process that opens and asks it. Features lie in
+half precision in mapped files of `--folder` (62 KB a segment), which are used again if they exist.
 """
 
 import argparse
 import os
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import clustered
 import numpy as np
 import torch
+from opened import measure_opened
 from torch import nn
 
 from ucofia.index import preview as previews
 from ucofia.index import search
-from ucofia.index.rows import in_memory
-from ucofia.index.scoring import queries
+from ucofia.index.bounds import PLAIN, Kernels
+from ucofia.index.preview import Preview
+from ucofia.index.rows import Collection, in_memory
+from ucofia.index.scoring import Query, queries
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
 from ucofia.types import TextFeatures, VideoFeatures
+
+BATCH = 16
+try:
+    from ucofia.index.compiled import KERNELS
+except ImportError:
+    KERNELS = None  # type: ignore[assignment]
 
 
 class Nothing(nn.Module):
@@ -38,69 +52,119 @@ class Nothing(nn.Module):
         return None
 
 
+@dataclass(frozen=True)
+class Bed:
+    """A synthetic collection with its preview, and texts for it."""
+
+    collection: Collection
+    preview: Preview
+    text: TextFeatures
+
+    def asked(self, weight: float) -> list[Query]:
+        patch = replace(UCOFIA.levels[2], weight=weight)
+        config = replace(UCOFIA, levels=(*UCOFIA.levels[:2], patch))
+        return queries(Model(Nothing(), config).eval(), self.text)  # type: ignore[arg-type]
+
+
+def bed(folder: Path, segments: int) -> Bed:
+    began = time.process_time()
+    world, video, frames, patches = clustered.features(segments, folder)
+    print(f"\n{segments} segments; features ready after {time.process_time() - began:.0f} CPU s")
+    some = np.arange(0, 1000, 10)
+    near = clustered.texts(world, video[some], patches[some])
+    facts = clustered.statistics(*near, video[:1000], frames[:1000], patches[:1000], some)
+    for name, value in facts.items():
+        print(f"  {name:<26} {value}")
+    everything = torch.ones(segments, clustered.FRAMES, dtype=torch.bool)
+    tensors = [torch.from_numpy(array) for array in (video, frames, patches)]
+    wide = everything.repeat_interleave(clustered.PER_FRAME, 1)
+    collection = in_memory(VideoFeatures(*tensors[:2], everything, tensors[2], wide))
+    place = folder / f"preview{segments}"
+    preview = previews.load(place, collection)
+    if preview is None:
+        began = time.process_time()
+        _, bank = clustered.texts(world, video[some], patches[some], seed=1)
+        previews.save(collection, bank.reshape(-1, clustered.WIDTH), place)
+        preview = previews.load(place, collection)
+        print(f"  preview made in {time.process_time() - began:.0f} CPU s")
+    assert preview is not None
+    matches = np.linspace(0, segments - 1, BATCH).astype(int)
+    sentence, words = (
+        torch.from_numpy(array)
+        for array in clustered.texts(world, video[matches], patches[matches])
+    )
+    text = TextFeatures(sentence, words, torch.ones(words.shape[:2], dtype=torch.bool))
+    return Bed(collection, preview, text)
+
+
 def timed(work: Callable[[], search.Ranking]) -> tuple[float, search.Ranking]:
     began = time.process_time()
     result = work()
     return time.process_time() - began, result
 
 
-def run(segments: int, count: int, weight: float) -> None:
-    config = replace(UCOFIA, levels=(*UCOFIA.levels[:2], replace(UCOFIA.levels[2], weight=weight)))
-    model = Model(Nothing(), config).eval()  # type: ignore[arg-type]
-    world, video, frames, patches = clustered.features(segments)
-    matches = np.linspace(0, segments - 1, count).astype(int)
-    sentence, words = clustered.texts(world, video.numpy()[matches], patches.numpy()[matches])
-    some = np.arange(0, 1000, 10)
-    _, bank = clustered.texts(world, video.numpy()[some], patches.numpy()[some], seed=1)
-    print(f"\n{segments} segments, weight of the patch level {weight}")
-    sample = slice(0, 1000)
-    near = clustered.texts(world, video.numpy()[some], patches.numpy()[some])
-    facts = clustered.statistics(
-        *near, video.numpy()[sample], frames.numpy()[sample], patches.numpy()[sample], some
-    )
-    for name, value in facts.items():
-        print(f"  {name:<26} {value}")
-    everything = torch.ones(segments, clustered.FRAMES, dtype=torch.bool)
-    collection = in_memory(
-        VideoFeatures(
-            video,
-            frames,
-            everything,
-            patches,
-            everything.repeat_interleave(clustered.PER_FRAME, 1),
+def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
+    asked = bed.asked(weight)[:: BATCH // count][:count]
+    kernels: dict[str, Kernels] = {"plain": PLAIN} | ({"compiled": KERNELS} if KERNELS else {})
+    ways: dict[str, Callable[[Query], search.Ranking]] = {
+        "brute force": lambda query: search.brute_force(query, bed.collection, top=10)
+    }
+    for name, chosen in kernels.items():
+        given = {"collection": bed.collection, "top": 10, "preview": bed.preview}
+        given |= {"kernels": chosen}
+        ways[f"exact, {name}"] = lambda query, given=given: search.exact(query, **given)
+        ways[f"fast, {name}"] = lambda query, given=given: search.fast(query, **given)
+    for name, way in ways.items():  # compiled and in the cache before the clock starts
+        if name != "brute force":
+            way(asked[0])
+    found = {
+        name: [timed(lambda w=way, q=query: w(q)) for query in asked] for name, way in ways.items()
+    }
+    lists = {name: [ranking.rows.tolist() for _, ranking in runs] for name, runs in found.items()}
+    truth = lists["brute force"]
+    spent = {name: float(np.median([s for s, _ in runs])) for name, runs in found.items()}
+    print(f"  weight of the patch level {weight}, {len(asked)} queries, top 10")
+    for name, runs in found.items():
+        ratios = [b[0] / r[0] for b, r in zip(found["brute force"], runs, strict=True)]
+        scored = np.median([ranking.scored for _, ranking in runs])
+        shared = [len({*a} & {*b}) / 10 for a, b in zip(lists[name], truth, strict=True)]
+        same = f"lists equal: {lists[name] == truth}" if "exact" in name else ""
+        same = f"recall@10 {np.mean(shared):.3f}" if "fast" in name else same
+        print(
+            f"    {name:<16} {spent[name]:8.3f} CPU s   1/{np.median(ratios):<5.1f} "
+            f"(1/{min(ratios):.1f} to 1/{max(ratios):.1f})  {scored:6.0f} scored  {same}"
         )
-    )
-    text = TextFeatures(
-        torch.from_numpy(sentence),
-        torch.from_numpy(words),
-        torch.ones(words.shape[:2], dtype=torch.bool),
-    )
-    began = time.process_time()
-    rotation = previews.rotation_of(collection, bank.reshape(-1, clustered.WIDTH))
-    preview = previews.build(collection, rotation)
-    print(f"  preview made in {time.process_time() - began:.1f} CPU s")
-    measure(queries(model, text), collection, preview)
+    return spent
 
 
-def measure(asked, collection, preview) -> None:  # type: ignore[no-untyped-def]
-    seconds: dict[str, list[float]] = {"brute force": [], "exact": [], "fast": []}
-    same, recall, scored = True, [], []
-    for query in asked:
-        spent, whole = timed(lambda q=query: search.brute_force(q, collection, top=10))
-        seconds["brute force"].append(spent)
-        spent, pruned = timed(lambda q=query: search.exact(q, collection, top=10, preview=preview))
-        seconds["exact"].append(spent)
-        scored.append(pruned.scored)
-        same &= pruned.rows.tolist() == whole.rows.tolist()
-        spent, quick = timed(lambda q=query: search.fast(q, collection, top=10))
-        seconds["fast"].append(spent)
-        recall.append(len({*quick.rows} & {*whole.rows}) / len(whole.rows))
-    base = np.median(seconds["brute force"])
-    for name, values in seconds.items():
-        ratio = base / np.median(values)
-        print(f"  {name:<12} {np.median(values):8.3f} CPU s per query   1/{ratio:.1f}")
-    print(f"  exact scored {np.median(scored):.0f} of {len(collection)}, lists equal: {same}")
-    print(f"  fast recall@10 {np.mean(recall):.3f}")
+def measure_together(bed: Bed, *, with_brute_force: bool) -> None:
+    """One by one against all at once."""
+    asked = bed.asked(1.0)
+    given = {"collection": bed.collection, "top": 10}
+    ways = {"exact": (search.exact, search.exact_all, given | {"preview": bed.preview})}
+    if with_brute_force:
+        ways["brute force"] = (search.brute_force, search.brute_force_all, given)
+    for name, (one, many, options) in ways.items():
+        began = time.process_time()
+        alone = [one(query, **options) for query in asked]
+        middle = time.process_time()
+        together = many(asked, **options)
+        ended = time.process_time()
+        same = all(
+            a.rows.tolist() == b.rows.tolist() for a, b in zip(alone, together, strict=True)
+        )
+        print(
+            f"  {len(asked)} queries at once, {name}: {(ended - middle) / len(asked):.3f} CPU s "
+            f"each, 1/{(middle - began) / (ended - middle):.1f} of alone; lists equal: {same}"
+        )
+
+
+def grown(costs: Sequence[tuple[int, dict[str, float]]]) -> None:
+    (few, before), (many, after) = costs[0], costs[-1]
+    if few != many:
+        print(f"\n{many / few:g} times the segments cost")
+        for name in before:
+            print(f"  {name:<16} x {after[name] / before[name]:.1f}")
 
 
 def main() -> None:
@@ -108,11 +172,24 @@ def main() -> None:
     parser.add_argument("--segments", type=int, nargs="+", default=[10_000])
     parser.add_argument("--queries", type=int, default=6)
     parser.add_argument("--patch-weight", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--folder", type=Path, help="where features are kept")
+    parser.add_argument("--opened", action="store_true", help="measure a real index, too")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    for segments in args.segments:
-        for weight in args.patch_weight:
-            run(segments, args.queries, weight)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        costs = []
+        for segments in args.segments:
+            place = bed(folder, segments)
+            for weight in args.patch_weight:
+                spent = measure(place, weight, args.queries)
+                if weight == args.patch_weight[0]:
+                    costs.append((segments, spent))
+            measure_together(place, with_brute_force=segments <= 20_000)
+        grown(costs)
+        if args.opened:
+            measure_opened(folder, max(args.segments))
 
 
 if __name__ == "__main__":
