@@ -46,7 +46,7 @@ _CLASSIFIER = (
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
 )
 PARTS = (_VISION, _TEXT, _CLASSIFIER)
-_VIT_B16 = {
+VIT_B16 = {
     "hidden_size": 768,
     "intermediate_size": 3072,
     "num_hidden_layers": 12,
@@ -55,6 +55,12 @@ _VIT_B16 = {
     "patch_size": 16,
     "projection_dim": 512,
     "hidden_act": "quick_gelu",
+}
+
+# what reads the output of each norm of a block
+READERS = {
+    "layer_norm1": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "layer_norm2": ("mlp.fc1",),
 }
 
 
@@ -72,8 +78,8 @@ def bank_texts() -> list[str]:
 def assemble() -> StarterBackbone:
     """Build the backbone from the installed packages."""
     vision, text, classifier = (part_file(*part) for part in PARTS)
-    backbone = StarterBackbone(_VIT_B16, SentenceTower.from_pretrained(text.parent))
-    backbone.vision.load_state_dict(_dequantised(vision))
+    backbone = StarterBackbone(VIT_B16, SentenceTower.from_pretrained(text.parent))
+    backbone.vision.load_state_dict(even_out(_dequantised(vision)))
     backbone.classifier.load_state_dict(
         torch.load(classifier, map_location="cpu", weights_only=True)
     )
@@ -86,7 +92,8 @@ def assemble() -> StarterBackbone:
 
 def _version() -> str:
     digest = hashlib.sha256("".join(sha256 for _, _, sha256 in PARTS).encode())
-    digest.update(files("ucofia").joinpath("data/starter.safetensors").read_bytes())
+    for name in ("starter", "channels"):
+        digest.update(files("ucofia").joinpath(f"data/{name}.safetensors").read_bytes())
     digest.update("\n".join(bank_texts()).encode())
     return digest.hexdigest()[:12]
 
@@ -103,6 +110,29 @@ def part_file(package: str, name: str, sha256: str) -> Path:
     if digest != sha256:
         raise WrongFileError(found[0], digest, sha256, INSTALL)
     return found[0]
+
+
+def vision_state() -> dict[str, Tensor]:
+    """Return the image tower's weights as they were published, but in floats."""
+    return _dequantised(part_file(*_VISION))
+
+
+def even_out(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move the size of huge channels from what a norm gives to the weights that read it.
+
+    Only powers of two are moved, so the tower computes what it did; but bytes can now hold it.
+    `runs/make_channels.py` made them.
+    """
+    exponents = load_tensors(files("ucofia").joinpath("data/channels.safetensors").read_bytes())
+    even = dict(state)
+    for norm, exponent in exponents.items():
+        factor = torch.exp2(exponent.float())
+        block, which = norm.rsplit(".", 1)
+        for kind in ("weight", "bias"):
+            even[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / factor
+        for part in READERS[which]:
+            even[f"{block}.{part}.weight"] = state[f"{block}.{part}.weight"] * factor
+    return even
 
 
 def _dequantised(path: Path) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils.logging import disable_progress_bar
 
+from ucofia.encode import runtime
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
 
@@ -82,11 +83,17 @@ class SentenceTower(nn.Module):
         return tokens
 
     def encode_words(
-        self, batch: TextBatch
+        self, batch: TextBatch, *, in_bytes: bool = False
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Encode every token, and the sentence as the mean of the real ones."""
-        hidden = self.encoder(
-            input_ids=batch.ids, attention_mask=batch.mask.long()
-        ).last_hidden_state
+        """Encode every token, and the sentence as the mean of the real ones.
+
+        `in_bytes` allows rounding where a processor gains from it.
+        """
+        if runtime.runs_plain_bert(self.encoder):
+            hidden = runtime.bert(self.encoder, batch.ids, mask=batch.mask, in_bytes=in_bytes)
+        else:
+            hidden = self.encoder(
+                input_ids=batch.ids, attention_mask=batch.mask.long()
+            ).last_hidden_state
         weight = (batch.mask / batch.mask.sum(1, keepdim=True)).to(hidden.dtype)
         return hidden, torch.einsum("tw,twd->td", weight, hidden)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
+from ucofia.encode import runtime
 from ucofia.encode.clip import MEAN, STD
 from ucofia.encode.efficientnet import CLASSES, EfficientNetLite0
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
@@ -94,7 +95,9 @@ class StarterBackbone(nn.Module):
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
         """Encode all tokens, whatever the mask of words says, and centre them."""
-        words, sentence = self.text.encode_words(TextBatch(batch.ids, batch.ids != PAD_ID))
+        words, sentence = self.text.encode_words(
+            TextBatch(batch.ids, batch.ids != PAD_ID), in_bytes=True
+        )
         return words - self.text_mean, normalize(sentence, dim=-1) - self.text_mean
 
     def encode_frames(
@@ -109,8 +112,12 @@ class StarterBackbone(nn.Module):
             rule = "the starter's tower was never trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
         real = pixels[mask]
-        hidden = self.vision.vision_model(pixel_values=real).last_hidden_state
-        seen = self.vision.visual_projection(self.vision.vision_model.post_layernorm(hidden))
+        tower = self.vision.vision_model
+        if runtime.takes_bytes(tower):
+            hidden = runtime.vision_in_bytes(tower)(real)
+        else:
+            hidden = tower(pixel_values=real).last_hidden_state
+        seen = self.vision.visual_projection(tower.post_layernorm(hidden))
         mapped = normalize((normalize(seen, dim=-1) - self.image_mean) @ self.picture_map, dim=-1)
         frame = mapped[:, :1] + CLASSIFIER_WEIGHT * self._recognised(real)[:, None]
         tokens = torch.cat([normalize(frame, dim=-1), mapped[:, 1:]], dim=1)
