@@ -2,9 +2,12 @@
 
     python runs/starter_recall.py --clips FOLDER    # clips.tsv in it: columns path and text
     python runs/starter_recall.py --photos FOLDER   # captions.txt in it: lines `file#k caption`
+    python runs/starter_recall.py --demo FOLDER     # the demo's clips, fetched into it
 
 Clips go through an index, as a user's would: the figure is the rank that `search` gives.
 Photographs are videos of one frame: all at once, and draws of 179 with one caption each.
+The demo's clips are asked for what they show and for what none of them shows: how often does a
+search say that there is a match? Clips that the starter's map was made from are not asked for.
 """
 
 import argparse
@@ -18,11 +21,31 @@ import torch
 from PIL import Image
 
 import ucofia
+from ucofia import demo
 from ucofia.metrics import summarise, text_to_video_ranks
 from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.pixels import crops
 
 DRAWS, DRAWN = 40, 179
+
+# Clips of the demo that the map was not made from, and what they show.
+PRESENT = {
+    "cockatoo": ("a white cockatoo", "a parrot looks into the camera"),
+    "newtonscradle": ("newton's cradle", "metal balls swing on strings"),
+    "realshort": ("a plant in a pot on a desk", "a green plant indoors"),
+    "bikes": ("bicycles on a street", "people ride bikes in the city"),
+    "bigbuckbunny": ("a cartoon rabbit in a meadow", "an animated film with a big rabbit"),
+    "carphone_pristine": ("a man talks in a car", "a man in a suit in a moving car"),
+    "hubble_deep_field": ("galaxies in space", "stars in the night sky"),
+}
+ABSENT = """an elephant in a swimming pool|a man plays the violin|snow falls on a village|
+children swim in a pool|a football match in a stadium|a wedding in a church|
+a horse jumps over a fence|somebody cooks pasta|a train arrives at a station|
+a dog catches a frisbee|a baby crawls on the floor|a sailing boat on the sea|a boxing match|
+a waterfall in a forest|fireworks|a woman does yoga|a tractor on a field|two people play chess|
+a drummer at a concert|a shark under water|people dance at a party|a surfer on a wave|
+a bride cuts a cake|a plate of sushi|a helicopter lands|a giraffe eats leaves|
+a snowboarder jumps|a volcano erupts|a teacher writes on a blackboard|a market with fruit"""
 
 
 def show(name: str, ranks: np.ndarray) -> None:
@@ -46,6 +69,23 @@ def clips(folder: Path, model: str) -> None:
         for hits, path in zip(answers, wanted, strict=True)
     ]
     show(f"{len(rows)} texts, {report.added} clips", np.array(ranks))
+
+
+def demo_clips(folder: Path, model: str) -> None:
+    asked = {text: name for name, texts in PRESENT.items() for text in texts}
+    absent = [text.strip() for text in ABSENT.replace("\n", "").split("|")]
+    with tempfile.TemporaryDirectory() as place:
+        index = ucofia.Index.create(Path(place) / "index", model)
+        index.add(demo.fetch(folder))
+        present = index.search_many(list(asked), top=1)
+        nothing = index.search_many(absent, top=1)
+    first = [Path(hits[0].path).stem == asked[t] for t, hits in zip(asked, present, strict=True)]
+    said = [bool(hits[0].is_match) for hits in present]
+    wrongly = [text for text, hits in zip(absent, nothing, strict=True) if hits[0].is_match]
+    print(f"{len(asked)} texts for things that are there: right clip first {sum(first)}", end=", ")
+    print(f"and called a match {sum(r and m for r, m in zip(first, said, strict=True))}")
+    print(f"{len(absent)} texts for absent things: no match {len(absent) - len(wrongly)}", end="")
+    print("; called a match: " + (", ".join(wrongly) or "none"))
 
 
 def photos(folder: Path, model_name: str, most: int) -> None:
@@ -97,12 +137,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--clips", type=Path)
     parser.add_argument("--photos", type=Path)
+    parser.add_argument("--demo", type=Path)
     parser.add_argument("--most", type=int, default=1000, help="photographs to take")
     parser.add_argument("--model", default="starter")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.clips:
         clips(arguments.clips.resolve(), arguments.model)
+    if arguments.demo:
+        demo_clips(arguments.demo.resolve(), arguments.model)
     if arguments.photos:
         photos(arguments.photos, arguments.model, arguments.most)
 

@@ -69,6 +69,14 @@ def test_a_saved_starter_comes_back(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "run").fingerprint() == model.fingerprint()
 
 
+def test_a_saved_starter_says_what_it_was_made_from(tmp_path: Path) -> None:
+    checkpoint.save(Model(small(tmp_path), starter.CONFIG), tmp_path / "run")
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    for package, _, _ in starter.PARTS:
+        assert package.replace("_", "-") in card
+    assert card.count("| MIT") + card.count("| Apache-2.0") >= len(starter.PARTS)
+
+
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ("no_such_package", "file", "")
     monkeypatch.setattr(starter, "PARTS", (missing, *starter.PARTS[1:]))

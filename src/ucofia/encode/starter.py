@@ -8,6 +8,7 @@ the parts come from.
 """
 
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ class StarterBackbone(nn.Module):
 
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
-        return {TOKENIZER: self.text.tokenizer_json}
+        card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
+        return {TOKENIZER: self.text.tokenizer_json, "README.md": card}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool
