@@ -3,9 +3,12 @@
     python bench/train.py [--batch 32] [--towers]
 
 Above the towers (stubs that hand out tokens of ViT-B/32's geometry): our step, X-CLIP's, and a
-straightforward implementation of the authors' step (SPEC-like: all one-hots of the perturbed
-selection kept for the way back, every similarity tensor passed through each operation by itself).
-`--towers` also steps through the real ViT-B/32 towers (random weights), whole and in chunks.
+straightforward implementation of the authors' step: all one-hots of the perturbed selection kept
+for the way back, every similarity tensor passed through each operation by itself. `--towers` also
+steps through the real ViT-B/32 towers (random weights): whole, in chunks, and recomputed.
+
+Time is CPU time of one thread. Memory is what the process's peak resident size grows by during
+the step, gradients not counted: they are allocated before.
 
 Every line is a process of its own, so that its peak memory is its own.
 """
@@ -27,6 +30,7 @@ from ucofia.model import Model
 from ucofia.presets import PRESETS
 from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
+from ucofia.train.recompute import recompute_blocks
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.types import TextBatch, VideoBatch
 
@@ -96,7 +100,11 @@ def plain_step(model: Model, pairs: Pairs) -> Tensor:
     """The authors' step, one operation after the other."""
     config, s = model.config, model.logit_scale.exp()
     words, sentence = model.backbone.encode_words(pairs.texts)
-    tokens = model.backbone.encode_frames(pairs.videos.pixels)
+    tokens = model.backbone.encode_frames(
+        model._as_floats(pairs.videos.pixels),
+        mask=pairs.videos.mask,
+        shifted_blocks=config.shifted_blocks,
+    )
     v, f, n, d = tokens.shape
     frames = tokens[:, :, 0]
     score = model.saliency(tokens, video=frames[:, 0], mask=pairs.videos.mask)[..., 1:]
@@ -158,6 +166,8 @@ def one(name: str, batch: int) -> dict[str, Any]:
         step = lambda: plain_step(model, pairs)  # noqa: E731
     if "chunk" in how:
         step = lambda: our_step(model, pairs, chunk=1)  # noqa: E731
+    if "recomputed" in how:
+        recompute_blocks(model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     before = _peak_mb()
@@ -196,8 +206,10 @@ def main() -> None:
         ("x-clip above the towers", arguments.batch),
     ]
     if arguments.towers:
-        lines += [(f"{preset} with towers", 4) for preset in ("ucofia", "x-clip")]
-        lines += [("ucofia with towers, chunk of 1", 4)]
+        variants = ("", ", recomputed", ", chunk of 1", ", chunk of 1, recomputed")
+        lines += [(f"ucofia with towers{variant}", 4) for variant in variants]
+        lines += [("ucofia-authors with towers", 4), ("ucofia-authors with towers, plain", 4)]
+        lines += [("x-clip with towers", 4)]
     print("| step | batch | parameters (M) | CPU s | peak MB above the weights |")
     print("|---|---|---|---|---|")
     losses = {}

@@ -14,15 +14,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from test_loop import run
 from test_step import gradients, some_pairs
-from tiny_training import tiny_model
+from tiny_training import tiny_benchmark, tiny_model
 
+from ucofia.benchmarks.types import VideoItem
+from ucofia.errors import NoFramesError, UCoFiAError
 from ucofia.train.distributed import World
+from ucofia.train.settings import TrainData
 from ucofia.train.step import Encoder, Pairs, step_gradients
 
 CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3))
@@ -84,12 +88,30 @@ def main(folder: Path) -> int:
         step = partial(take_a_step, preset, chunk, out=folder / f"{preset}.safetensors")
         if not in_processes(ranks, folder / f"{preset}.meeting", step):
             return 1
-    both = partial(_train_together, folder / "together")
-    return 0 if in_processes(2, folder / "together.meeting", both) else 1
+    for name, work in (("together", _train_together), ("missing", _miss_a_video)):
+        if not in_processes(2, folder / f"{name}.meeting", partial(work, folder / name)):
+            return 1
+    return 0
 
 
 def _train_together(out: Path, world: World) -> None:
     run(out, world=world)
+
+
+def _miss_a_video(out: Path, world: World) -> None:
+    """Let the second process find no frames in its third step; both write what they were told."""
+    benchmark, frames = tiny_benchmark()
+    left = iter(range(4))
+
+    def missing(video: VideoItem) -> Any:
+        if world.rank == 1 and next(left, None) is None:
+            raise NoFramesError(video.id, "the file is gone")
+        return frames(video)
+
+    try:
+        run(out, data=TrainData(benchmark, missing), world=world)
+    except UCoFiAError as error:
+        out.with_name(f"missing-{world.rank}.txt").write_text(str(error))
 
 
 if __name__ == "__main__":

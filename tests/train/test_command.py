@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,6 +77,28 @@ def test_the_first_signal_asks_the_training_to_stop(number: signal.Signals) -> N
         assert stop()
         assert signal.getsignal(number) == before  # a second one ends everything
     assert signal.getsignal(number) == before
+
+
+def test_ctrl_c_ends_the_command_in_a_sentence_and_the_same_command_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*COMMAND, "--epochs", "3", "--out", str(tmp_path)]
+
+    def interrupt() -> None:
+        while not (tmp_path / "log.jsonl").exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert main(command) == 1
+    thread.join()
+    told = capsys.readouterr().err
+    assert "stopping after this step; once more to stop at once" in told
+    assert "which is saved in" in told
+    assert not (tmp_path / "result.json").exists()
+    assert main(command) == 0
+    assert "test of epoch" in capsys.readouterr().out
 
 
 def test_trained_towers_are_taken_and_the_parts_above_start_anew(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ def test_two_processes_train_to_the_weights_and_results_of_one(
         torch.testing.assert_close(found[name], tensor, rtol=2e-3, atol=2e-4, msg=name)
 
 
+def test_a_video_that_one_process_misses_ends_all_of_them_with_their_steps_saved(
+    folder: Path,
+) -> None:
+    told = [(folder / f"missing-{rank}.txt").read_text() for rank in (0, 1)]
+    assert told[0].startswith("stopped after step 2 of 6, which is saved in")
+    assert "has no frames: the file is gone" in told[1]
+    (saved,) = (folder / "missing" / "checkpoints").iterdir()
+    assert saved.name == "step-00000002-0000"
+
+
 def test_a_process_alone_communicates_with_nobody() -> None:
     world = World()
     rows = torch.randn(3, 2, requires_grad=True)

@@ -191,7 +191,7 @@ def test_other_settings_need_another_folder(whole: Path) -> None:
 
 
 def test_a_stop_between_steps_is_saved_and_can_be_resumed(whole: Path, tmp_path: Path) -> None:
-    answers = iter([False, True])
+    answers = iter([False, False, True])
     with pytest.raises(TrainingStoppedError, match="stopped after step 2 of 6, which is saved in"):
         run(tmp_path, stop=lambda: next(answers))
     run(tmp_path)
@@ -201,7 +201,7 @@ def test_a_stop_between_steps_is_saved_and_can_be_resumed(whole: Path, tmp_path:
 def test_a_stop_at_the_end_of_an_epoch_leaves_its_validation_for_later(
     whole: Path, tmp_path: Path
 ) -> None:
-    answers = iter([False, False, True])
+    answers = iter([False, False, False, True])
     with pytest.raises(TrainingStoppedError, match="step 3 of 6"):
         run(tmp_path, stop=lambda: next(answers))
     assert not (tmp_path / "model.safetensors").exists()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucofia.cli.app import app
-from ucofia.errors import SettingError
+from ucofia.errors import SettingError, TrainingStoppedError
 
 if TYPE_CHECKING:
     from ucofia.benchmarks.catalogue import OpenedData
@@ -100,6 +100,10 @@ def train(
                 progress=progress,
                 stop=stop,
             )
+    except TrainingStoppedError:
+        if world.is_first:  # all processes stop, and one of them says so
+            raise
+        return 1
     finally:
         distributed.leave()
     if world.is_first:

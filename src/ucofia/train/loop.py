@@ -12,7 +12,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -27,7 +26,6 @@ from ucofia.config import TrainConfig, to_dict
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
-    RunFolderError,
     TextCutWarning,
     TrainingStoppedError,
     UCoFiAError,
@@ -122,17 +120,15 @@ class _Run:
         """Train to the end of an epoch, validate, keep the best, save."""
         self.model.train()
         self.clock = time.perf_counter()
-        for batch in self._batches(epoch):
+        batches = self._batches(epoch)
+        while (batch := self._next(batches)) is not None:
             self._update(batch, epoch)
             if self.step % self.settings.save_steps == 0:
                 self._save()
-            self._stop_if_asked()
-        with self._saving_before_our_errors():
-            self._validate(epoch)
+        self._save()  # a validation may take long, and meet a video that gives no frames
+        self._validate(epoch)
         self.validated += 1
         self._save()
-        if self.validated < self.config.epochs:
-            self._stop_if_asked()
 
     def finish(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Test the best model once, and write result and report."""
@@ -242,7 +238,7 @@ class _Run:
         )
 
     def _batches(self, epoch: int) -> Iterator[PairBatch]:
-        batches = pair_batches(
+        return pair_batches(
             self.data.benchmark.train,
             self.data.frames,
             self._plan(epoch),
@@ -252,23 +248,18 @@ class _Run:
             ranks=self.world.ranks,
             workers=self.settings.workers,
         )
-        with self._saving_before_our_errors():
-            yield from batches
 
-    @contextmanager
-    def _saving_before_our_errors(self) -> Iterator[None]:
-        """Keep what was learned when a video gives no frames; the others will end as well."""
+    def _next(self, batches: Iterator[PairBatch]) -> PairBatch | None:
+        """Load a step; if one process must stop or finds no frames, all save and end here."""
+        batch, error = None, None
         try:
-            yield
-        except UCoFiAError as error:
-            if not isinstance(error, RunFolderError):
-                self._save(together=False)
-            raise
-
-    def _stop_if_asked(self) -> None:
-        if self.world.any(self.stop(), self.model.device):
+            batch = next(batches, None)
+        except UCoFiAError as found:
+            error = found
+        if self.world.any(error is not None or self.stop(), self.model.device):
             self._save()
-            raise TrainingStoppedError(self.folder.path, self.step, self.steps)
+            raise error or TrainingStoppedError(self.folder.path, self.step, self.steps)
+        return batch
 
     def _plan(self, epoch: int) -> Any:
         return epoch_plan(
@@ -280,7 +271,7 @@ class _Run:
             groups=self.data.train_groups,
         )
 
-    def _save(self, *, together: bool = True) -> None:
+    def _save(self) -> None:
         if self.world.is_first:
             counters = {
                 "validated": self.validated,
@@ -289,8 +280,7 @@ class _Run:
                 "scaler": self.scaler.state_dict(),
             }
             self.folder.save(self.step, self.model, self.optimizer, counters)
-        if together:
-            self.world.wait()
+        self.world.wait()
 
     def _not_finite(self, what: str) -> LossNotFiniteError:
         return LossNotFiniteError(self.folder.path, what, self.step, self.folder.saved_step)
