@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from ucofia import convert, starter
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
+from ucofia.encode.blank import Undrawn
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vip import ClipVipBackbone
 from ucofia.encode.features import FeaturesBackbone
@@ -108,11 +109,13 @@ def _load_folder(folder: Path) -> Model:
     settings = json.loads((folder / CONFIG).read_text())
     if settings["format"] > FORMAT:
         raise NewerFormatError(folder, settings["format"], FORMAT)
-    model = Model(_fresh_backbone(settings["backbone"], folder), model_config(settings["model"]))
+    with Undrawn():
+        backbone = _fresh_backbone(settings["backbone"], folder)
+        model = Model(backbone, model_config(settings["model"]))
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(folder, f"{WEIGHTS} is missing")
-    convert.load_strictly(model, convert.read_state(weights), str(weights))
+    convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
     return model
 
 

@@ -155,8 +155,14 @@ def _fresh_backbone(towers: Mapping[str, Tensor], heads: Heads, activation: str)
     return ClipVipBackbone(clip, proxies=proxies, moments=moments)
 
 
-def load_strictly(model: Model, state: Mapping[str, Tensor], source: str) -> None:
-    """Load a state dict; what is missing, unexpected or misshapen is one error that lists all."""
+def load_strictly(
+    model: Model, state: Mapping[str, Tensor], source: str, *, mapped: bool = False
+) -> None:
+    """Load a state dict; what is missing, unexpected or misshapen is one error that lists all.
+
+    `mapped` takes the tensors themselves, which may still lie in their file, instead of copies:
+    only for tensors that nobody else holds.
+    """
     wanted = model.state_dict()
     missing = sorted(wanted.keys() - state.keys())
     unexpected = sorted(state.keys() - wanted.keys())
@@ -167,7 +173,9 @@ def load_strictly(model: Model, state: Mapping[str, Tensor], source: str) -> Non
     ]
     if missing or unexpected or misshapen:
         raise CheckpointMismatchError(source, missing, unexpected, misshapen)
-    model.load_state_dict(dict(state))
+    if mapped:
+        state = {name: tensor.to(wanted[name].dtype) for name, tensor in state.items()}
+    model.load_state_dict(dict(state), assign=mapped)
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
