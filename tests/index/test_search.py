@@ -94,7 +94,7 @@ CONFIGS = {
 MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(list(CONFIGS)),
     st.integers(0, 10_000),
@@ -151,7 +151,7 @@ class WideBackbone(ColourBackbone):
 
 
 @pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 37), st.sampled_from([0.2, 1.0, 5.0]))
 def test_bounds_hold_at_every_cut(
     kernels: bounds.Kernels, seed: int, count: int, weight: float
@@ -196,6 +196,7 @@ def test_many_queries_at_once_get_what_each_gets_alone(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "QUERIES_AT_ONCE", 2)
+    monkeypatch.setattr(search, "FAST_FROM", 100)
     rng = np.random.default_rng(7)
     model, collection = MODELS[name], collection_of(rng, 400, spread=0.5, copies=4)
     asked = [query_of(model, rng, words) for words in (1, 5, 3)]

@@ -11,6 +11,7 @@ from ucofia.cli.show import as_json, clock, index_here, lines, talk
 
 if TYPE_CHECKING:
     from ucofia.index.hits import Filters, Hit
+    from ucofia.index.recall import Recall
 
 NO_MATCH = 3
 UnderOption = Annotated[list[Path] | None, typer.Option(help="Only videos below this folder.")]
@@ -28,7 +29,12 @@ def search(
     index: IndexOption = None,
     top: TopOption = 10,
     exact: Annotated[
-        bool, typer.Option("--exact/--fast", help="Score all that could matter, or stop early.")
+        bool,
+        typer.Option(
+            "--exact/--fast",
+            help="Score all that could matter, or a fixed number; --fast says how much of the "
+            "exact list it finds here.",
+        ),
     ] = True,
     min_confidence: Annotated[
         float | None, typer.Option(help="Leave out what is less sure, from 0 to 1.")
@@ -57,6 +63,7 @@ def search(
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
     answers = opened.search_many(texts, top=top, exact=exact, filters=filters)
+    recall = None if exact else opened.fast_recall()
     if min_confidence is not None:
         answers = [
             [h for h in hits if (h.confidence or 0.0) >= min_confidence] for hits in answers
@@ -64,12 +71,15 @@ def search(
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)
     if json:
-        print(as_json(answers[0] if queries is None else dict(zip(texts, answers, strict=True))))
+        found = answers[0] if queries is None else dict(zip(texts, answers, strict=True))
+        print(as_json(found if exact else {"recall": recall, "hits": found}))
     else:
         for one, hits in zip(texts, answers, strict=True):
             if queries is not None:
                 print(f"# {one}")
             print_hits(hits)
+    if not exact:
+        _say_recall(recall)
     matches = any(hit.is_match is not False for hits in answers for hit in hits)
     if not matches:
         talk("nothing in this index matches" if len(opened) else "this index is empty")
@@ -164,6 +174,16 @@ def _texts(text: str | None, queries: Path | None) -> list[str]:
     if queries is None:
         return [text or ""]
     return lines(queries)
+
+
+def _say_recall(recall: "Recall | None") -> None:
+    if recall is None:
+        talk("how much --fast finds is not known: this index has no bank to ask")
+    elif not recall.texts:
+        talk("this index is so small that --fast leaves nothing out")
+    else:
+        share = f"{recall.recall:.1%} of the exact top {recall.top}"
+        talk(f"--fast finds {share} here, measured with {recall.texts} texts of the bank")
 
 
 def _explain(hits: "list[Hit]", path: Path) -> None:

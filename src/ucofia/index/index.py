@@ -16,6 +16,7 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import bank as banks
 from ucofia.index import examples, export, ingest, search
+from ucofia.index import recall as recalls
 from ucofia.index.answer import hits_of, rank_videos
 from ucofia.index.arrow import IndexSettings
 from ucofia.index.examples import TextHit
@@ -24,10 +25,11 @@ from ucofia.index.files import is_below
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
 from ucofia.index.place import size_bytes, turn
+from ucofia.index.recall import Recall
 from ucofia.index.rows import Collection
 from ucofia.index.scoring import Query, queries
 from ucofia.index.search import TOP, Ranking
-from ucofia.index.state import State, bring_preview_up_to_date, newest
+from ucofia.index.state import State, bring_preview_up_to_date, newest, preview_folder
 from ucofia.index.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress, VideoFeatures
@@ -192,6 +194,20 @@ class Index:
         asked = self._queries(texts)
         found = zip(texts, asked, rank(asked, top=top), strict=True)
         return [self._answer(*one, state, rank, top=top, grouped=grouped) for one in found]
+
+    def fast_recall(self) -> Recall | None:
+        """Measure how much of the exact list `exact=False` finds here, once for every version.
+
+        Asks a few texts of the bank both ways; None without a bank.
+        """
+        state, bank = self._newest(), banks.read(self._store)
+        folder = preview_folder(self._store)
+        found = recalls.load(folder, state.version)
+        if found is None and bank is not None:
+            asked = self._queries(recalls.sample(bank.texts))
+            found = recalls.measure(asked, state.collection, state.preview)
+            recalls.save(folder, state.version, found)
+        return found
 
     def describe(
         self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP

@@ -24,6 +24,7 @@ from ucofia.index.scoring import Query, score, score_many
 TOP = 10
 SEEDS = 64  # scored first, for a threshold
 FEW = 256  # segments that are not worth a race
+FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
 NEAR = 4096  # segments whose frames and patches `fast` looks at
 FAST_CANDIDATES = 150  # of these, how many it scores
 QUERIES_AT_ONCE = 16
@@ -140,7 +141,7 @@ def fast_all(
     wanted = max(FAST_CANDIDATES, 2 * top)
     if not queries:
         return []
-    if not bounds.is_bounded(queries[0]) or count <= wanted:
+    if not bounds.is_bounded(queries[0]) or count <= max(wanted, FAST_FROM):
         return brute_force_all(queries, collection, top=top, among=among)
     kernels = kernels or kernels_for(count)
     found = []

@@ -58,7 +58,7 @@ def newest(store: Store, held: State | None) -> State:
         return held
     plain = store.collection()
     balance = banks.balance(store, plain, banks.read(store))
-    preview = previews.load(_folder(store), plain) if plain.patches.units else None
+    preview = previews.load(preview_folder(store), plain) if plain.patches.units else None
     return State(version, replace(plain, biases=balance.biases), balance, preview)
 
 
@@ -68,7 +68,7 @@ def bring_preview_up_to_date(store: Store, model: Model) -> None:
     worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
     if not worth_while or place.is_remote(store.path):
         return
-    if previews.load(_folder(store), collection) is not None:
+    if previews.load(preview_folder(store), collection) is not None:
         return
     bank = banks.read(store)
     words = np.zeros((0, store.settings.width), dtype=np.float32)
@@ -76,8 +76,9 @@ def bring_preview_up_to_date(store: Store, model: Model) -> None:
         with torch.inference_mode():
             text = model.encode_text(model.tokenize(bank.texts[:PREVIEW_TEXTS]))
         words = text.words[text.word_mask].cpu().numpy()
-    previews.save(collection, words, _folder(store))
+    previews.save(collection, words, preview_folder(store))
 
 
-def _folder(store: Store) -> Path:
+def preview_folder(store: Store) -> Path:
+    """Where the preview of an index lies."""
     return Path(store.path) / "preview"

@@ -1,0 +1,116 @@
+"""What `Index.search` promises: many at once, how much `fast` finds, and errors in full."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import COLOURS, clip, colour_model
+
+from ucofia import errors
+from ucofia.index import recall as recalls
+from ucofia.index import search
+from ucofia.index.index import Index
+from ucofia.index.recall import Recall
+from ucofia.index.rows import in_memory
+
+TEXTS = [f"a {colour} thing" for colour in COLOURS]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("videos")
+    for first, second in itertools.pairwise(COLOURS):
+        clip(folder / f"{first}-{second}.mp4", [first, second])
+    index = Index.create(folder / "index", colour_model(), bank=TEXTS)
+    index.add(folder, workers=1)
+    return index
+
+
+def test_many_texts_at_once_are_answered_as_each_alone(index: Index) -> None:
+    texts = [*TEXTS, "red", TEXTS[0]]
+    for exact in (True, False):
+        together = index.search_many(texts, top=3, exact=exact)
+        assert together == [index.search(text, top=3, exact=exact) for text in texts]
+    assert index.search_many([]) == []
+
+
+def test_fast_leaves_nothing_out_of_a_small_index(index: Index) -> None:
+    assert index.fast_recall() == Recall(1.0, search.TOP, 0)
+
+
+def test_recall_is_the_share_of_the_exact_list(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FAST_FROM", 300)
+    monkeypatch.setattr(search, "FAST_CANDIDATES", 20)
+    monkeypatch.setattr(search, "NEAR", 25)
+    asked = index._queries(TEXTS)
+    few = index.collection().features(np.zeros(400, dtype=np.int64))
+    rng = np.random.default_rng(0)
+    few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))
+    few.frames.add_(few.frames.new_tensor(rng.normal(0, 0.3, few.frames.shape)))
+    collection = in_memory(few)
+    found = recalls.measure(asked, collection, None)
+    wanted = [set(search.brute_force(q, collection, top=10).rows.tolist()) for q in asked]
+    listed = [set(search.fast(q, collection, top=10).rows.tolist()) for q in asked]
+    shares = [len(a & b) / 10 for a, b in zip(wanted, listed, strict=True)]
+    assert found == Recall(pytest.approx(np.mean(shares)), 10, len(TEXTS))
+    assert 0 < found.recall < 1
+
+
+def test_recall_is_kept_for_its_version_only(tmp_path: Path) -> None:
+    recalls.save(tmp_path, (3, 1), Recall(0.99, 10, 8))
+    assert recalls.load(tmp_path, (3, 1)) == Recall(0.99, 10, 8)
+    assert recalls.load(tmp_path, (4, 1)) is None
+    (tmp_path / recalls.NAME).write_text("{}")
+    assert recalls.load(tmp_path, (3, 1)) is None
+    recalls.save(tmp_path / "missing", (3, 1), Recall(0.99, 10, 8))  # nowhere to keep it
+    assert recalls.load(tmp_path / "missing", (3, 1)) is None
+
+
+def test_sampled_texts_come_from_all_over_the_bank() -> None:
+    assert recalls.sample(["a"]) == ["a"]
+    sampled = recalls.sample([str(number) for number in range(1000)])
+    assert len(sampled) == recalls.SAMPLED_TEXTS
+    assert int(sampled[-1]) >= 900
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            errors.NoIndexError("x.index"),
+            "there is no index at x.index. Make one: ucofia index FOLDER --index x.index",
+        ),
+        (
+            errors.ForeignFolderError("notes"),
+            "notes is not empty and not an index, so nothing was written there. "
+            "Name a new folder: ucofia index FOLDER --index NEW_FOLDER",
+        ),
+        (
+            errors.DamagedIndexError("x.index", "a page is cut"),
+            "the index x.index is damaged: a page is cut. See what can be read: ucofia verify "
+            "--index x.index; your videos are untouched, a new index can be made from them.",
+        ),
+        (
+            errors.IndexWriteError("x.index", "no space left on device"),
+            "the index x.index could not be written: no space left on device. What was committed "
+            "before is unharmed; make room or get write permission, then run the same command "
+            "again.",
+        ),
+        (
+            errors.ModelMismatchError("x.index", "starter (a1)", "tiny (b2)"),
+            "the index x.index was built with the model starter (a1), but tiny (b2) is in use; "
+            "their vectors cannot be compared. Use the first model, or make another index: "
+            "ucofia index FOLDER --index NEW_FOLDER --model tiny",
+        ),
+        (
+            errors.NotInIndexError("x.index", "a.mp4"),
+            "a.mp4 is not in the index x.index. Add it: ucofia index a.mp4 --index x.index",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_index_error_says_what_happened_and_what_to_do(error: Exception, text: str) -> None:
+    assert str(error) == text
