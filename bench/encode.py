@@ -51,13 +51,13 @@ def report(name: str, theirs: float, ours: float) -> None:
 
 
 def plainly(work: Callable[[], object]) -> object:
-    """Run as the library does: neither bytes nor a BERT of ours."""
-    kept = runtime.takes_bytes, runtime.runs_plain_bert
-    runtime.takes_bytes = runtime.runs_plain_bert = lambda tower: False
+    """Run as the library does: no bytes, nothing folded, no BERT of ours."""
+    kept = runtime.is_idle, runtime.runs_plain_bert
+    runtime.is_idle = runtime.runs_plain_bert = lambda tower: False
     try:
         return work()
     finally:
-        runtime.takes_bytes, runtime.runs_plain_bert = kept
+        runtime.is_idle, runtime.runs_plain_bert = kept
 
 
 def speed(model: Model, repeats: int, batches: list[int]) -> None:
@@ -78,8 +78,12 @@ def speed(model: Model, repeats: int, batches: list[int]) -> None:
 
         plain, quick = by_turns([lambda work=tower: plainly(work), tower], repeats)
         report(f"one frame of {count}", plain / count, quick / count)
-        (classifier,) = by_turns([lambda f=floats[0]: backbone.classifier(f)], repeats)
-        print(f"{'  of it the classifier':34} {classifier / count * 1e3:16.1f} ms on both sides")
+
+        def classifier(pictures: Tensor = floats[0]) -> object:
+            return backbone.classifier(pictures)
+
+        plain, quick = by_turns([lambda work=classifier: plainly(work), classifier], repeats)
+        report("  of it the classifier", plain / count, quick / count)
 
 
 def start() -> None:

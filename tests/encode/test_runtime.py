@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel, CLIPVisionConfig, CLIPVisionMode
 
 from ucofia import starter
 from ucofia.encode import runtime
+from ucofia.encode.efficientnet import EfficientNetLite0
 
 needs_bytes = pytest.mark.skipif(not runtime.has_bytes(), reason="no byte products here")
 
@@ -164,3 +165,17 @@ def test_evening_out_channels_changes_no_output() -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
     name = "vision_model.encoder.layers.0.layer_norm1.weight"
     assert not torch.equal(even[name], all_layers[name])
+
+
+def test_norms_folded_into_convolutions_change_nothing() -> None:
+    net = EfficientNetLite0().eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.normal_(module.running_mean, std=0.1)
+    pictures = torch.rand(2, 3, 33, 32) * 2 - 1
+    plain = net(pictures).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(net(pictures), plain, rtol=1e-4, atol=1e-5)
+        net._bn0.running_mean.add_(1)  # a buffer, not a weight
+        assert not torch.allclose(net(pictures), plain)

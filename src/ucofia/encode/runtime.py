@@ -52,7 +52,7 @@ def bert(
     x = _normed(x + table.position_embeddings.weight[: ids.shape[1]], table.LayerNorm)
     seen = None if bool(mask.all()) else mask[:, None, None]
     rounded = in_bytes and takes_bytes(encoder)
-    wide = _once(encoder, _wide_layers) if rounded else [None] * len(encoder.encoder.layer)
+    wide = once(encoder, _wide_layers) if rounded else [None] * len(encoder.encoder.layer)
     for block, quick in zip(encoder.encoder.layer, wide, strict=True):
         own, out = block.attention.self, block.attention.output
         query, key, value = (
@@ -78,21 +78,27 @@ def has_bytes() -> bool:
 def takes_bytes(tower: nn.Module) -> bool:
     """Tell whether a tower's products may be made of bytes, as it is and is used now."""
     config: Any = tower.config
-    idle = not torch.is_grad_enabled() and not tower.training and _is_float_on_cpu(tower)
     known = ACTIVATIONS.get(config.model_type) == config.hidden_act
-    return idle and known and config.hidden_size >= WIDTH_FROM and has_bytes()
+    return is_idle(tower) and known and config.hidden_size >= WIDTH_FROM and has_bytes()
 
 
 def vision_in_bytes(tower: nn.Module) -> "VisionInBytes":
     """Return the byte form of CLIP's vision tower, made on first use and after every change."""
-    found: VisionInBytes = _once(tower, VisionInBytes)
+    found: VisionInBytes = once(tower, VisionInBytes)
     return found
 
 
-def _once(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
+def is_idle(tower: nn.Module) -> bool:
+    """Tell whether a network on the processor is only asked for its output."""
+    return not torch.is_grad_enabled() and not tower.training and _is_float_on_cpu(tower)
+
+
+def once(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
+    """Make something of a network's weights, and again only when one of them has changed."""
     # Changes with every write to a weight, and when one moves.
     state = tuple(
-        (p.data_ptr(), 0 if p.is_inference() else p._version) for p in tower.parameters()
+        (p.data_ptr(), 0 if p.is_inference() else p._version)
+        for p in (*tower.parameters(), *tower.buffers())
     )
     found = _prepared.get(tower)
     if found is None or found[0] != state:
