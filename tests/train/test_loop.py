@@ -338,7 +338,14 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
         run(tmp_path, config=replace(TRAIN, batch=99))
 
 
-def test_tensorboard_writes_its_own_file(tmp_path: Path) -> None:
+def test_tensorboard_has_its_numbers_also_when_the_training_is_stopped(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    run(tmp_path, settings=replace(SETTINGS, tensorboard=True))
-    assert list((tmp_path / "tensorboard").iterdir())
+    answers = iter([False, False, True])
+    with pytest.raises(TrainingStoppedError):
+        run(
+            tmp_path,
+            settings=replace(SETTINGS, tensorboard=True),
+            stop=lambda: next(answers),
+        )
+    (written,) = (tmp_path / "tensorboard").iterdir()
+    assert written.read_bytes().count(b"pairs_per_second") == 2

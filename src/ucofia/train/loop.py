@@ -69,10 +69,13 @@ def train(
         optim.freeze_stem(model)
     share_weights(model, world)
     run = _Run(model, data, folder, config, settings, world, progress, stop)
-    run.resume()
-    while run.validated < config.epochs:
-        run.epoch(run.validated)
-    return run.finish(about)
+    try:
+        run.resume()
+        while run.validated < config.epochs:
+            run.epoch(run.validated)
+        return run.finish(about)
+    finally:
+        run.board.close()
 
 
 @dataclass
@@ -154,7 +157,6 @@ class _Run:
         if self.world.is_first:
             write_report(self.folder, result)
             self.folder.write(RESULT, json.dumps(result, indent=2) + "\n")
-        self.board.close()
         self.world.wait()
         return result
 
