@@ -83,7 +83,10 @@ class Model(nn.Module):
         return self.logit_scale.device
 
     def fingerprint(self) -> str:
-        """Identify settings and weights; two models with the same one give the same features."""
+        """Identify settings and weights; two models with the same one give the same features.
+
+        But for rounding: an index may hold frames that different devices encoded.
+        """
         digest = hashlib.sha256(json.dumps(to_dict(self.config), sort_keys=True).encode())
         digest.update(json.dumps(self.backbone.describe(), sort_keys=True).encode())
         for name, tensor in sorted(self.state_dict().items()):

@@ -1,18 +1,28 @@
 """Quick inference: the same numbers where it is exact, near ones in bytes, never a stale one."""
 
 import copy
+import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 from transformers import BertConfig, BertModel, CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from ucofia import starter
+from tests.test_starter import needs_packages
+from ucofia import checkpoint, starter
 from ucofia.encode import runtime
 from ucofia.encode.efficientnet import EfficientNetLite0
+from ucofia.types import VideoBatch
+from ucofia.video.pixels import crops
 
+REPOSITORY = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("UCOFIA_SHARED", REPOSITORY.parent / "shared"))
+PHOTOS = SHARED / "data" / "flickr8k_1000"
 needs_bytes = pytest.mark.skipif(not runtime.has_bytes(), reason="no byte products here")
 
 
@@ -179,3 +189,25 @@ def test_norms_folded_into_convolutions_change_nothing() -> None:
         torch.testing.assert_close(net(pictures), plain, rtol=1e-4, atol=1e-5)
         net._bn0.running_mean.add_(1)  # a buffer, not a weight
         assert not torch.allclose(net(pictures), plain)
+
+
+@pytest.mark.slow
+@needs_bytes
+@needs_packages
+@pytest.mark.skipif(not PHOTOS.is_dir(), reason="no photographs here")
+def test_the_real_starter_in_bytes_stays_within_the_stated_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = checkpoint.load("starter")
+    assert model.pixels is not None
+    names = sorted(PHOTOS.glob("*.jpg"))[::400]
+    pixels = crops([np.asarray(Image.open(n).convert("RGB")) for n in names], model.pixels)
+    video = VideoBatch(pixels[:, None], torch.ones(len(names), 1, dtype=torch.bool))
+    texts = ["a dog catches a frisbee", "two people at a table"]
+    with torch.no_grad():
+        quick = model.encode_video(video), model.encode_text(model.tokenize(texts))
+        monkeypatch.setattr(runtime, "is_idle", lambda tower: False)
+        plain = model.encode_video(video), model.encode_text(model.tokenize(texts))
+    assert cosine_similarity(quick[0].frames, plain[0].frames, dim=-1).min() > 0.99
+    assert cosine_similarity(quick[1].sentence, plain[1].sentence, dim=-1).min() > 0.997
+    assert not torch.equal(quick[0].frames, plain[0].frames)
