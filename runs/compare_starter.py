@@ -37,7 +37,7 @@ def look(towers: fit_starter.Towers, folder: Path, names: list[str], memory: Pat
             continue
         pixels = crops([fit_starter.picture((folder / name).read_bytes())], backbone.pixels)
         real = standardise(pixels, backbone.pixels)
-        both = (backbone.vision(real).image_embeds[0], backbone._recognised(real)[0])
+        both = (backbone.vision(real).image_embeds[0], backbone.recognised(real)[0])
         seen[name] = torch.cat(both).numpy()
         if count % 100 == 0 or count == len(names):
             np.savez(memory, **seen)  # type: ignore[arg-type]

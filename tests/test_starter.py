@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,6 +62,31 @@ def test_words_without_meaning_take_no_part_in_the_patch_level(tmp_path: Path) -
         alone = model.encode_text(model.tokenize(["a dog runs"]))
         both = model.encode_text(batch)
     torch.testing.assert_close(both.sentence[:1], alone.sentence)
+
+
+def test_what_is_tuned_sees_what_the_whole_starter_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "runs")
+    tune = import_module("tune_starter")
+    whole = Model(small(tmp_path), starter.CONFIG).eval()
+    assert isinstance(whole.backbone, StarterBackbone)
+    pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    texts = ["a dog runs", "a"]
+    part = Model(tune.Seen(whole.backbone, tune.ask(whole, texts)), starter.CONFIG).eval()
+    kept = torch.from_numpy(tune.look(whole, pixels.numpy())).float()[None]
+    with torch.no_grad():
+        wanted = whole.encode_video(VideoBatch(pixels[None], mask))
+        found = part.encode_video(VideoBatch(kept, mask))
+        for name in ("video", "frames", "patches"):
+            near = {"atol": 4e-3, "rtol": 0.0}  # kept in half precision
+            torch.testing.assert_close(getattr(found, name), getattr(wanted, name), **near)
+        said, told = (model.encode_text(model.tokenize(texts)) for model in (whole, part))
+    torch.testing.assert_close(told.sentence, said.sentence, atol=4e-3, rtol=0.0)
+    torch.testing.assert_close(
+        told.words[told.word_mask], said.words[said.word_mask], atol=4e-3, rtol=0.0
+    )
 
 
 def test_a_saved_starter_comes_back(tmp_path: Path) -> None:

@@ -114,14 +114,8 @@ class StarterBackbone(nn.Module):
             rule = "the starter's tower was never trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
         real = pixels[mask]
-        tower = self.vision.vision_model
-        if runtime.takes_bytes(tower):
-            hidden = runtime.vision_in_bytes(tower)(real)
-        else:
-            hidden = tower(pixel_values=real).last_hidden_state
-        seen = self.vision.visual_projection(tower.post_layernorm(hidden))
-        mapped = normalize((normalize(seen, dim=-1) - self.image_mean) @ self.picture_map, dim=-1)
-        frame = mapped[:, :1] + CLASSIFIER_WEIGHT * self._recognised(real)[:, None]
+        mapped = normalize((self.seen(real) - self.image_mean) @ self.picture_map, dim=-1)
+        frame = mapped[:, :1] + CLASSIFIER_WEIGHT * self.recognised(real)[:, None]
         tokens = torch.cat([normalize(frame, dim=-1), mapped[:, 1:]], dim=1)
         padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
         padded[mask] = tokens
@@ -131,7 +125,17 @@ class StarterBackbone(nn.Module):
         """Start a temporal encoder afresh: the text tower's blocks are of another kind."""
         return None
 
-    def _recognised(self, pixels: Tensor) -> Tensor:
+    def seen(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+        """Return CLIP's unit vectors of every token, the frame's first, before any map."""
+        tower = self.vision.vision_model
+        if runtime.takes_bytes(tower):
+            hidden = runtime.vision_in_bytes(tower)(pixels)
+        else:
+            hidden = tower(pixel_values=pixels).last_hidden_state
+        return normalize(self.vision.visual_projection(tower.post_layernorm(hidden)), dim=-1)
+
+    def recognised(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b d"]:
+        """Return what the classifier makes of pictures, as a mixture of its classes' sentences."""
         mean = pixels.new_tensor(MEAN)[:, None, None]
         std = pixels.new_tensor(STD)[:, None, None]
         between_ones = (pixels * std + mean) * 2 - 1
