@@ -115,9 +115,6 @@ def compare(ask: Question, signs: Pair, own: Pair, bank: Tensor) -> None:
     ask.row("texts centred by the captions alone", shipped, (means[0], said.mean(0)))
     ask.row("texts centred by the bank alone", shipped, (means[0], bank))
     ask.row("texts not centred", shipped, (means[0], 0 * bank))
-    ask.row(
-        "pictures centred with the emoji", shipped, (torch.cat([seen, signs[0]]).mean(0), bank)
-    )
     together = (torch.cat([signs[0], seen]), torch.cat([signs[1], said]))
     ask.row("one centre for emoji and pictures", fit_starter.fit([together]), means)
     ask.row("no emoji", fit_starter.fit([own]), means)
