@@ -6,9 +6,12 @@ deviations above their mean. Then the best such value of each bank text, over th
 shows how high a text comes that was not written for this collection. A Gumbel curve, the law of
 maxima, is laid through the middle of these values; their upper end is not used, because some bank
 texts do match something here (many such texts make the answers more cautious, never less). It
-gives the p-value of a hit: how often an absent text would have a best hit as good. Confidence is
-the chance of a match if half of all queries have one and the p-values of those that do are
-Beta(POWER, 1).
+gives the p-value of a hit: how often an absent text would have a best hit as good. It knows how
+large the collection is, because the maxima do.
+
+Confidence is logistic in the logarithm of the p-value. Its two constants were fitted on captioned
+pictures, half of the questions about pictures that were not there (`runs/calibration.py`). A match
+is a hit that is more likely right than wrong.
 
 Pure functions on numbers; knows no files and no model.
 """
@@ -20,9 +23,9 @@ from jaxtyping import Float
 
 from ucofia.index.rows import Array
 
-POWER = 0.2  # of the p-values of real matches: half of them lie below 0.03
-PRIOR = 0.5
-FALSE_ALARMS = 0.05  # share of absent texts that may be called a match
+# Log-odds of a match = INTERCEPT + SLOPE * -log(p-value).
+INTERCEPT, SLOPE = -3.1, 1.2
+MATCH = 0.5  # confidence from which a hit is called a match
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
@@ -44,13 +47,12 @@ class Calibration:
 
     def confidence(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """Chance that a hit is a match."""
-        p = np.clip(self.p_value(z), 1e-300, 1.0)
-        odds = PRIOR / (1 - PRIOR) * POWER * p ** (POWER - 1)
-        return np.asarray(odds / (1 + odds))
+        odds = INTERCEPT - SLOPE * np.log(np.clip(self.p_value(z), 1e-300, 1.0))
+        return np.asarray(1 / (1 + np.exp(-odds)))
 
     def is_match(self, z: Float[Array, "*n"] | float) -> Array:
-        """Whether a hit is better than nearly all absent texts would get."""
-        return np.asarray(self.p_value(z) <= FALSE_ALARMS)
+        """Whether a hit is more likely right than wrong."""
+        return np.asarray(self.confidence(z) >= MATCH)
 
 
 def fit(best_of_text: Float[Array, " q"]) -> Calibration | None:
