@@ -136,9 +136,11 @@ def test_our_groups_leave_norms_and_identities_alone() -> None:
 
 def test_parts_of_a_backbone_that_start_fresh_learn_at_the_rate_of_the_head() -> None:
     model = tiny_model("ucofia")
-    model.backbone.fresh = ("visual_projection",)
+    model.backbone.fresh = ("visual_projection", "vision.embeddings.class_embedding")
     found = rates_and_decays(model, parameter_groups(model, OURS))
     assert found["backbone.visual_projection.weight"][0] == OURS.head_rate
+    assert found["backbone.vision.embeddings.class_embedding"][0] == OURS.head_rate
+    assert found["backbone.vision.embeddings.patch_embedding.weight"][0] == OURS.encoder_rate
     assert found["backbone.text_projection.weight"][0] == OURS.encoder_rate
     assert found["logit_scale"][0] == OURS.head_rate
 

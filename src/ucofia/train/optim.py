@@ -120,11 +120,12 @@ def clamp_logit_scale(model: Model) -> None:
 
 def is_pretrained(model: Model, name: str) -> bool:
     """Tell a parameter of the pretrained towers from one that starts untrained."""
-    fresh = [f"backbone.{part}." for part in model.backbone.fresh]
+    fresh = [f"backbone.{part}" for part in model.backbone.fresh]
     # CLIP learned the logit scale as well; the authors train it at the rate of the towers.
     if name == "logit_scale":
         return not fresh
-    return name.startswith("backbone.") and not name.startswith(tuple(fresh))
+    is_fresh = any(name == part or name.startswith(f"{part}.") for part in fresh)
+    return name.startswith("backbone.") and not is_fresh
 
 
 def _decays(name: str, parameter: nn.Parameter, kind: Literal["adamw", "bertadam"]) -> bool:
