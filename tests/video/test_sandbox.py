@@ -269,6 +269,7 @@ INTERRUPTED = """
     import os, signal, sys, threading, time
     from types import SimpleNamespace
     from ucofia.video.sandbox import Request, decode_many
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored
     pixels = SimpleNamespace(size=16)
     requests = [Request(path=name, pixels=pixels) for name in ("a", "hang", "hang")]
     many = decode_many(requests, workers=2, command=sys.argv[1:], in_flight=3)

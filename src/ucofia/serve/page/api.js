@@ -18,7 +18,8 @@ export async function request(path, { signal, onbusy, ...options } = {}) {
   for (let tries = 1; ; tries += 1) {
     let response;
     try {
-      response = await fetch(path, { signal, ...options });
+      // Past the browser's cache: it lets a question wait for an abandoned one of the same address.
+      response = await fetch(path, { signal, cache: "no-store", ...options });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Problem("offline", "The server does not answer. Is “ucofia serve” still running?");
