@@ -76,6 +76,10 @@ def test_index_then_search(
     hits = json.loads(capsys.readouterr().out)
     assert Path(hits[0]["path"]).stem == "green"
     assert hits[0].keys() >= {"score", "confidence", "is_match", "levels", "best_second"}
+    assert run("search", "green", "--json", "--fast") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == hits
+    assert "how much --fast finds is not known: this index has no bank to ask" in err
 
 
 def test_the_other_verbs(

@@ -63,7 +63,6 @@ def search(
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
     answers = opened.search_many(texts, top=top, exact=exact, filters=filters)
-    recall = None if exact else opened.fast_recall()
     if min_confidence is not None:
         answers = [
             [h for h in hits if (h.confidence or 0.0) >= min_confidence] for hits in answers
@@ -72,14 +71,14 @@ def search(
         _explain([hit for hits in answers for hit in hits], explain)
     if json:
         found = answers[0] if queries is None else dict(zip(texts, answers, strict=True))
-        print(as_json(found if exact else {"recall": recall, "hits": found}))
+        print(as_json(found))
     else:
         for one, hits in zip(texts, answers, strict=True):
             if queries is not None:
                 print(f"# {one}")
             print_hits(hits)
     if not exact:
-        _say_recall(recall)
+        _say_recall(opened.fast_recall())
     matches = any(hit.is_match is not False for hits in answers for hit in hits)
     if not matches:
         talk("nothing in this index matches" if len(opened) else "this index is empty")
