@@ -132,7 +132,7 @@ def _word(
     label = _fitting(pen, word.word, _font(18, bold=True), WORD_PICTURE)
     pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
     share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
-    part = "the whole frame" if best.row is None else "this patch"
+    part = "the frame" if best.row is None else "this patch"
     detail = f"{part} at {_clock(best.second)}: {best.similarity:.2f}"
     pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
     if share:
