@@ -107,13 +107,13 @@ def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
     asked = bed.asked(weight)[:: BATCH // count][:count]
     kernels: dict[str, Kernels] = {"plain": PLAIN} | ({"compiled": KERNELS} if KERNELS else {})
     ways: dict[str, Callable[[Query], search.Ranking]] = {
-        "brute force": lambda query: search.brute_force(query, bed.collection, top=10)
+        "brute force": lambda query: search.brute_force([query], bed.collection, top=10)[0]
     }
     for name, chosen in kernels.items():
         given = {"collection": bed.collection, "top": 10, "preview": bed.preview}
         given |= {"kernels": chosen}
-        ways[f"exact, {name}"] = lambda query, given=given: search.exact(query, **given)
-        ways[f"fast, {name}"] = lambda query, given=given: search.fast(query, **given)
+        ways[f"exact, {name}"] = lambda query, given=given: search.exact([query], **given)[0]
+        ways[f"fast, {name}"] = lambda query, given=given: search.fast([query], **given)[0]
     for name, way in ways.items():  # compiled and in the cache before the clock starts
         if name != "brute force":
             way(asked[0])
@@ -141,14 +141,14 @@ def measure_together(bed: Bed, *, with_brute_force: bool) -> None:
     """One by one against all at once."""
     asked = bed.asked(1.0)
     given = {"collection": bed.collection, "top": 10}
-    ways = {"exact": (search.exact, search.exact_all, given | {"preview": bed.preview})}
+    ways = {"exact": (search.exact, given | {"preview": bed.preview})}
     if with_brute_force:
-        ways["brute force"] = (search.brute_force, search.brute_force_all, given)
-    for name, (one, many, options) in ways.items():
+        ways["brute force"] = (search.brute_force, given)
+    for name, (find, options) in ways.items():
         began = time.process_time()
-        alone = [one(query, **options) for query in asked]
+        alone = [find([query], **options)[0] for query in asked]
         middle = time.process_time()
-        together = many(asked, **options)
+        together = find(asked, **options)
         ended = time.process_time()
         same = all(
             a.rows.tolist() == b.rows.tolist() for a, b in zip(alone, together, strict=True)

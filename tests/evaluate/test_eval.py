@@ -103,7 +103,7 @@ def test_ranks_are_those_of_a_search_in_an_index_with_the_same_bank(
         for text in benchmark.test.texts:
             with torch.inference_mode():
                 (query,) = queries(model, model.encode_text(model.tokenize([text.text])))
-            order = brute_force(query, index, top=len(names)).rows.tolist()
+            order = brute_force([query], index, top=len(names))[0].rows.tolist()
             ranks.append(order.index(text.video) + 1)
         assert found.line("t2v", normalisation).ranks.tolist() == ranks
     assert found.search.same_rank == found.search.queries == 6

@@ -52,8 +52,8 @@ def test_recall_is_the_share_of_the_exact_list(
     few.frames.add_(few.frames.new_tensor(rng.normal(0, 0.3, few.frames.shape)))
     collection = in_memory(few)
     found = recalls.measure(asked, collection, None)
-    wanted = [set(search.brute_force(q, collection, top=10).rows.tolist()) for q in asked]
-    listed = [set(search.fast(q, collection, top=10).rows.tolist()) for q in asked]
+    wanted = [set(found.rows.tolist()) for found in search.brute_force(asked, collection, top=10)]
+    listed = [set(found.rows.tolist()) for found in search.fast(asked, collection, top=10)]
     shares = [len(a & b) / 10 for a, b in zip(wanted, listed, strict=True)]
     assert found == Recall(pytest.approx(np.mean(shares)), 10, len(TEXTS))
     assert 0 < found.recall < 1

@@ -112,8 +112,8 @@ def test_exact_is_brute_force_to_the_bit(
     collection = collection_of(rng, 300, spread=spread, copies=copies)
     query = query_of(model, rng, words)
     preview = preview_of(collection)
-    whole = search.brute_force(query, collection, top=top)
-    pruned = search.exact(query, collection, top=top, preview=preview, kernels=kernels)
+    whole = search.brute_force([query], collection, top=top)[0]
+    pruned = search.exact([query], collection, top=top, preview=preview, kernels=kernels)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -173,8 +173,8 @@ def test_bounds_hold_at_every_cut(
         found = kernels.tight(words, preview, rows, centre, needed)
         assert (found >= real.max(1) - 1e-6).all()
     assert (found - real.max(1)).mean() < 0.2  # and the last cut leaves little
-    whole = search.brute_force(query, collection, top=10)
-    pruned = search.exact(query, collection, top=10, preview=preview, kernels=kernels)
+    whole = search.brute_force([query], collection, top=10)[0]
+    pruned = search.exact([query], collection, top=10, preview=preview, kernels=kernels)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -202,14 +202,14 @@ def test_many_queries_at_once_get_what_each_gets_alone(
     asked = [query_of(model, rng, words) for words in (1, 5, 3)]
     preview = preview_of(collection)
     among = np.sort(rng.choice(400, 350, replace=False))
-    for one, many in (
-        (search.brute_force, search.brute_force_all),
-        (partial(search.exact, preview=preview), partial(search.exact_all, preview=preview)),
-        (partial(search.fast, preview=preview), partial(search.fast_all, preview=preview)),
+    for find in (
+        search.brute_force,
+        partial(search.exact, preview=preview),
+        partial(search.fast, preview=preview),
     ):
-        together = many(asked, collection, top=7, among=among)
+        together = find(asked, collection, top=7, among=among)
         for query, ranking in zip(asked, together, strict=True):
-            alone = one(query, collection, top=7, among=among)
+            (alone,) = find([query], collection, top=7, among=among)
             assert ranking.rows.tolist() == alone.rows.tolist()
             assert ranking.scores.total.tolist() == alone.scores.total.tolist()
     for query, scores in zip(asked, score_many(asked, collection), strict=True):
@@ -218,8 +218,8 @@ def test_many_queries_at_once_get_what_each_gets_alone(
 
 def test_no_query_is_no_answer() -> None:
     collection = collection_of(np.random.default_rng(8), 20, spread=0.5, copies=0)
-    assert search.exact_all([], collection, top=3) == []
-    assert search.fast_all([], collection, top=3) == []
+    assert search.exact([], collection, top=3) == []
+    assert search.fast([], collection, top=3) == []
 
 
 def test_pruning_prunes() -> None:
@@ -227,7 +227,7 @@ def test_pruning_prunes() -> None:
     model, collection = MODELS["ucofia"], collection_of(rng, 3000, spread=0.5, copies=0)
     query = query_of(model, rng, 5)
     preview = preview_of(collection)
-    assert search.exact(query, collection, top=5, preview=preview).scored < 1500
+    assert search.exact([query], collection, top=5, preview=preview)[0].scored < 1500
 
 
 def test_pruning_respects_filters() -> None:
@@ -236,8 +236,8 @@ def test_pruning_respects_filters() -> None:
     query = query_of(model, rng, 5)
     among = np.sort(rng.choice(1200, 700, replace=False))
     preview = preview_of(collection)
-    whole = search.brute_force(query, collection, top=10, among=among)
-    pruned = search.exact(query, collection, top=10, among=among, preview=preview)
+    whole = search.brute_force([query], collection, top=10, among=among)[0]
+    pruned = search.exact([query], collection, top=10, among=among, preview=preview)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
 
 
@@ -250,9 +250,10 @@ def test_fast_scores_a_fixed_number_and_finds_nearly_everything() -> None:
     shared = 0
     for _ in range(5):
         query = query_of(model, rng, 5)
-        fast = search.fast(query, collection, top=10)
+        fast = search.fast([query], collection, top=10)[0]
         assert fast.scored == search.FAST_CANDIDATES < 300
-        shared += len({*fast.rows} & {*search.brute_force(query, collection, top=10).rows})
+        (whole,) = search.brute_force([query], collection, top=10)
+        shared += len({*fast.rows} & {*whole.rows})
     assert shared >= 45
 
 

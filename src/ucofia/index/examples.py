@@ -75,14 +75,13 @@ def describe(
 def similar(
     video: VideoFeatures,
     collection: Collection,
-    example: Path | str,
     among: Array | None,
     *,
     top: int,
+    place: str | None = None,
 ) -> list[Hit]:
-    """Rank videos by their likeness to an example; the example itself is left out."""
+    """Rank videos by their likeness to an example; what lies at its own place is left out."""
     total, levels = likeness(video, collection)
-    place = str(Path(example).expanduser().absolute())
     rows = np.arange(len(collection)) if among is None else among
     rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
     scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})

@@ -186,7 +186,7 @@ class Index:
         state = self._newest()
         among = filters.rows(state.collection)
         rank = partial(
-            search.exact_all if exact else search.fast_all,
+            search.exact if exact else search.fast,
             collection=state.collection,
             among=among,
             preview=state.preview,
@@ -227,9 +227,9 @@ class Index:
     ) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""
         collection = self.collection()
-        return examples.similar(
-            self._features(example), collection, example, filters.rows(collection), top=top
-        )
+        place = str(Path(example).expanduser().absolute())
+        among = filters.rows(collection)
+        return examples.similar(self._features(example), collection, among, top=top, place=place)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""

@@ -38,8 +38,8 @@ def measure(asked: Sequence[Query], collection: Collection, preview: Preview | N
     """Ask both ways and compare the lists."""
     if len(collection) <= search.FAST_FROM:
         return Recall(1.0, search.TOP, 0)
-    exact = search.exact_all(asked, collection, top=search.TOP, preview=preview)
-    fast = search.fast_all(asked, collection, top=search.TOP, preview=preview)
+    exact = search.exact(asked, collection, top=search.TOP, preview=preview)
+    fast = search.fast(asked, collection, top=search.TOP, preview=preview)
     wanted = sum(len(ranking.rows) for ranking in exact)
     found = sum(len({*a.rows} & {*b.rows}) for a, b in zip(exact, fast, strict=True))
     return Recall(found / wanted if wanted else 1.0, search.TOP, len(asked))

@@ -2,8 +2,8 @@
 
 Order is by score, then by path, then by second: the same list every time, ties included. `exact`
 returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
-number of candidates. The plural forms take queries of one model and share the passes over the
-collection; every answer is the one that its query gets alone.
+number of candidates. All three take queries of one model and share the passes over the collection;
+every answer is the one that its query gets alone.
 """
 
 import importlib.util
@@ -41,14 +41,6 @@ def kernels_for(segments: int) -> Kernels:
 
 
 def brute_force(
-    query: Query, collection: Collection, *, top: int, among: Array | None = None
-) -> Ranking:
-    """Score everything and keep the best."""
-    rows = np.arange(len(collection)) if among is None else among
-    return best(collection, rows, score(query, collection, rows), top=top, query=query)
-
-
-def brute_force_all(
     queries: Sequence[Query], collection: Collection, *, top: int, among: Array | None = None
 ) -> list[Ranking]:
     """Score everything for every query and keep the best of each."""
@@ -62,21 +54,6 @@ def brute_force_all(
 
 
 def exact(
-    query: Query,
-    collection: Collection,
-    *,
-    top: int,
-    among: Array | None = None,
-    preview: Preview | None = None,
-    kernels: Kernels | None = None,
-) -> Ranking:
-    """Find what `brute_force` finds, and score only what can still enter the list."""
-    return exact_all([query], collection, top=top, among=among, preview=preview, kernels=kernels)[
-        0
-    ]
-
-
-def exact_all(
     queries: Sequence[Query],
     collection: Collection,
     *,
@@ -85,13 +62,13 @@ def exact_all(
     preview: Preview | None = None,
     kernels: Kernels | None = None,
 ) -> list[Ranking]:
-    """Find what `brute_force_all` finds, and score only what can still enter each list."""
+    """Find what `brute_force` finds, and score only what can still enter each list."""
     if not queries:
         return []
     count = len(collection) if among is None else len(among)
     hopeless = bounds.patch_levels(queries[0]) and preview is None
     if hopeless or not bounds.is_bounded(queries[0]) or count <= FEW:
-        return brute_force_all(queries, collection, top=top, among=among)
+        return brute_force(queries, collection, top=top, among=among)
     kernels = kernels or kernels_for(count)
     found = []
     with torch.inference_mode():
@@ -115,19 +92,6 @@ def exact_all(
 
 
 def fast(
-    query: Query,
-    collection: Collection,
-    *,
-    top: int,
-    among: Array | None = None,
-    preview: Preview | None = None,
-    kernels: Kernels | None = None,
-) -> Ranking:
-    """Score a fixed number of candidates, chosen by videos, then by frames and a few numbers."""
-    return fast_all([query], collection, top=top, among=among, preview=preview, kernels=kernels)[0]
-
-
-def fast_all(
     queries: Sequence[Query],
     collection: Collection,
     *,
@@ -142,7 +106,7 @@ def fast_all(
     if not queries:
         return []
     if not bounds.is_bounded(queries[0]) or count <= max(wanted, FAST_FROM):
-        return brute_force_all(queries, collection, top=top, among=among)
+        return brute_force(queries, collection, top=top, among=among)
     kernels = kernels or kernels_for(count)
     found = []
     with torch.inference_mode():

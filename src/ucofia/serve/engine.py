@@ -15,15 +15,13 @@ import numpy as np
 import torch
 
 from ucofia.errors import SettingError
-from ucofia.index import encode, examples, search
-from ucofia.index.answer import hits_of, rank_videos
+from ucofia.index import encode, examples
 from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.index import Index
 from ucofia.index.rows import Collection
-from ucofia.index.scoring import Scores, queries
-from ucofia.index.search import Ranking
+from ucofia.index.scoring import queries
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.serve.worker import Worker
 from ucofia.types import VideoFeatures
@@ -111,16 +109,9 @@ class Engine:
     def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
         """Find videos like a clip from outside."""
         collection = self.index.collection()
-        total, levels = examples.likeness(self._features(clips), collection)
         among = filters.rows(collection)
-        rows = np.arange(len(collection)) if among is None else among
-        scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
-
-        def rank(wanted: int) -> Ranking:
-            return search.best(collection, rows, scores, top=wanted)
-
-        ranking = rank_videos(rank, collection, top=offset + top + 1)
-        return _page(hits_of(None, collection, ranking, with_moments=False), offset, top)
+        hits = examples.similar(self._features(clips), collection, among, top=offset + top + 1)
+        return _page(hits, offset, top)
 
     def describe(self, video: str, texts: Sequence[str], top: int) -> list[TextHit]:
         """Find words for a video of the index."""
