@@ -269,7 +269,6 @@ class _Run:
             batch=self.config.batch,
             seed=self.settings.seed,
             epoch=epoch,
-            distinct_videos=self.settings.distinct_videos,
             groups=self.data.train_groups,
         )
 

@@ -21,7 +21,6 @@ class Settings:
     workers: int = 0  # processes that load batches
     save_steps: int = 500  # between two checkpoints; each epoch ends with one as well
     score_batch: int = 64  # texts or videos at a time when validating
-    distinct_videos: bool = True  # keep two captions of one video out of one batch
     tensorboard: bool = False
 
 
@@ -49,7 +48,6 @@ def described(
         "texts and videos": splits,
         "seed": settings.seed,
         "precision": settings.precision,
-        "distinct_videos": settings.distinct_videos,
         "train": asdict(config),
         "model": to_dict(model.config),
         "tower": _without(model.backbone.describe(), "transformers_version"),
