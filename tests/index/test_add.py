@@ -195,6 +195,22 @@ def test_one_frame_is_a_video(index: Index, tmp_path: Path) -> None:
     assert index.search("red")[0].best_second == 0.0
 
 
+def test_a_folder_is_the_same_however_its_path_is_written(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = videos / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert index.add("..").added == 3
+    monkeypatch.setenv("HOME", str(videos.parent))
+    for written in (videos, "../../videos", below / "..", "~/videos", str(videos) + "//"):
+        report = index.add(written)
+        assert (report.added, report.unchanged) == (0, 3)
+    assert {segment.path for segment in index.collection().segments} == {
+        str(path) for path in videos.glob("*.mp4")
+    }
+
+
 def test_a_missing_folder_is_an_error(index: Index, tmp_path: Path) -> None:
     with pytest.raises(UnreadableVideoError, match="no such file or folder"):
         index.add(tmp_path / "nowhere")

@@ -26,6 +26,11 @@ class FoundFile:
     mtime_ns: int
 
 
+def place_of(path: Path | str) -> str:
+    """Name a path as the index does: from the root, without `..`; links stay as they are."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
     """Find the videos in folders, in order; a file that is named is taken whatever its suffix.
 
@@ -34,7 +39,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
     """
     seen: set[str] = set()
     for path in paths:
-        place = str(Path(path).expanduser().absolute())
+        place = place_of(path)
         if os.path.isdir(place):
             found: Iterable[str] = _videos_below(place)
         elif os.path.lexists(place):

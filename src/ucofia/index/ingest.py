@@ -119,7 +119,7 @@ def add(
         run.encode()
     finally:
         run.commit()  # also after an interrupt: what is complete is worth keeping
-    places = [str(Path(path).expanduser().absolute()) for path in paths]
+    places = [files.place_of(path) for path in paths]
     gone = [p for p in run.known if files.is_below(p, places) and not os.path.lexists(p)]
     if prune:
         store.remove(sorted(gone))
