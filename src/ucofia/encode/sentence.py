@@ -6,11 +6,11 @@ sentence is their mean over real tokens.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils.logging import disable_progress_bar
@@ -20,6 +20,7 @@ from ucofia.errors import HubError
 from ucofia.types import TextBatch
 
 TOKENIZER = "tokenizer.json"
+Token = TypeVar("Token", int, str)
 
 
 class SentenceTower(nn.Module):
@@ -32,7 +33,9 @@ class SentenceTower(nn.Module):
         self.encoder = AutoModel.from_config(config)
         self.width: int = config.hidden_size
         self._tokenizer = Tokenizer.from_str(tokenizer)
+        # Set once: threads share the tokenizer, so texts are cut outside it.
         self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
 
     @classmethod
     def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
@@ -64,23 +67,20 @@ class SentenceTower(nn.Module):
         self, texts: Sequence[str], *, length: int, pad_to_length: bool
     ) -> tuple[TextBatch, list[int]]:
         """Return tokens and the rows that had to be cut; a cut text keeps its end token."""
-        self._tokenizer.no_truncation()
-        whole = [len(item.ids) for item in self._tokenizer.encode_batch(list(texts))]
-        self._tokenizer.enable_truncation(length)
-        rows = [item.ids for item in self._tokenizer.encode_batch(list(texts))]
+        encoded = self._tokenizer.encode_batch(list(texts))
+        rows = [_kept(item.ids, _ends(item), length) for item in encoded]
         width = length if pad_to_length else max(map(len, rows), default=0)
         ids = torch.zeros(len(rows), width, dtype=torch.long)
         mask = torch.zeros(len(rows), width, dtype=torch.bool)
         for i, row in enumerate(rows):
             ids[i, : len(row)] = torch.tensor(row)
             mask[i, : len(row)] = True
-        return TextBatch(ids, mask), [i for i, count in enumerate(whole) if count > length]
+        return TextBatch(ids, mask), [i for i, item in enumerate(encoded) if len(item) > length]
 
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""
-        self._tokenizer.enable_truncation(length)
-        tokens: list[str] = self._tokenizer.encode(text).tokens
-        return tokens
+        encoded = self._tokenizer.encode(text)
+        return _kept(encoded.tokens, _ends(encoded), length)
 
     def encode_words(
         self, batch: TextBatch, *, in_bytes: bool = False
@@ -97,3 +97,16 @@ class SentenceTower(nn.Module):
             ).last_hidden_state
         weight = (batch.mask / batch.mask.sum(1, keepdim=True)).to(hidden.dtype)
         return hidden, torch.einsum("tw,twd->td", weight, hidden)
+
+
+def _ends(encoded: Encoding) -> int:
+    """Count the special tokens that close a text."""
+    marks: list[int] = encoded.special_tokens_mask
+    return next((at for at, mark in enumerate(reversed(marks)) if not mark), 0)
+
+
+def _kept(row: list[Token], ends: int, length: int) -> list[Token]:
+    """Cut a row to a length; it loses its last words, not what closes it."""
+    if len(row) <= length:
+        return row
+    return row[: length - ends] + row[len(row) - ends :]
