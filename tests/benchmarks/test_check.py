@@ -168,6 +168,14 @@ def test_shapes_open_without_a_folder(monkeypatch):
     assert len(opened.train_groups) == len(opened.benchmark.train.texts)
 
 
+@pytest.mark.parametrize(
+    "verb", [["eval", "folder", "--model", "x"], ["data", "check", "folder"], ["data", "cache"]]
+)
+def test_no_verb_can_ask_for_another_split_than_training_had(verb, capsys):
+    assert main([*verb, "--seed", "1"]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
 def test_leaving_videos_out_is_said():
     kept = keep_videos(small(), {"train-1", "val-1"})
     assert kept.notes == (

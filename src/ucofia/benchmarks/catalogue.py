@@ -35,12 +35,12 @@ class OpenedData:
     train_groups: tuple[int, ...] | None = None  # training texts that should meet in a batch
 
 
-def open_data(name: str, data: Path | None = None, *, seed: int = 0) -> OpenedData:
-    """Open a data set; `seed` decides what is held out, or drawn."""
+def open_data(name: str, data: Path | None = None) -> OpenedData:
+    """Open a data set; its parts are the same for whoever trains on them or tests with them."""
     if name not in DATA_SETS:
         raise UnknownNameError("data set", name, list(DATA_SETS))
     if name == "shapes":
-        made = shapes(seed)
+        made = shapes(seed=0)
         parts = {part.split.name: part.frames for part in (made.train, made.val, made.test)}
         return OpenedData(made.benchmark, SplitFrames(parts), made.train.groups)
     if data is None or not data.is_dir():
@@ -48,7 +48,7 @@ def open_data(name: str, data: Path | None = None, *, seed: int = 0) -> OpenedDa
     if name == "features":
         benchmark, frames = features.load(data)
         return OpenedData(benchmark, frames)
-    return OpenedData(_with_videos(name, data, seed))
+    return OpenedData(_with_videos(name, data))
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,22 @@ class SplitFrames:
         return self.parts[video.id.partition("-")[0]](video)
 
 
-def _with_videos(name: str, data: Path, seed: int) -> Benchmark:
+def _with_videos(name: str, data: Path) -> Benchmark:
     match name:
         case "msrvtt":
-            return msrvtt.load(data, part="9k", seed=seed)
+            return msrvtt.load(data, part="9k")
         case "msrvtt-7k":
-            return msrvtt.load(data, part="7k", seed=seed)
+            return msrvtt.load(data, part="7k")
         case "msrvtt-full":
-            return msrvtt.load(data, part="full", seed=seed)
+            return msrvtt.load(data, part="full")
         case "msvd":
             return msvd.load(data)
         case "activitynet":
-            return activitynet.load(data, seed=seed)
+            return activitynet.load(data)
         case "didemo":
             return didemo.load(data)
         case "vatex":
-            return vatex.load(data, seed=seed)
+            return vatex.load(data)
         case "lsmdc":
             return lsmdc.load(data)
-    return folder.load(data, seed=seed)
+    return folder.load(data)

@@ -25,7 +25,6 @@ _EXAMPLES = 5
 Name = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")]
 Data = Annotated[Path | None, typer.Option(help="Folder with its annotations and videos.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Seed = Annotated[int, typer.Option(help="Decides what is held out for validation.")]
 Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 
 
@@ -48,14 +47,13 @@ def check(
     data: Data = None,
     decode: Annotated[bool, typer.Option(help="Open every video, not only look for it.")] = True,
     workers: Workers = os.cpu_count() or 1,
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> int:
     """Say what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.benchmarks.check import check as check_data
 
-    opened = open_data(name, data, seed=seed)
+    opened = open_data(name, data)
     with _bar() as progress:
         report = check_data(
             opened.benchmark, opened.frames, decode=decode, workers=workers, progress=progress
@@ -85,7 +83,6 @@ def cache(
     quality: Annotated[int | None, typer.Option(help="JPEG quality; lossless without it.")] = None,
     splits: Annotated[str, typer.Option(help="Which splits.")] = "train,val,test",
     workers: Workers = os.cpu_count() or 1,
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> int:
     """Decode the videos of a data set once. Run again, it does what is left. 1: some failed."""
@@ -93,7 +90,7 @@ def cache(
     from ucofia.benchmarks.cache_fill import fill_cache
     from ucofia.benchmarks.catalogue import open_data
 
-    benchmark = open_data(name, data, seed=seed).benchmark
+    benchmark = open_data(name, data).benchmark
     parts = {part.name: part for part in benchmark.splits}
     for split in splits.split(","):
         if split not in parts:

@@ -41,7 +41,6 @@ def evaluate(
     batch: Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)] = 32,
     workers: Annotated[int, typer.Option(help="Processes that load frames.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Decides what is held out or drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
 ) -> int:
     """Rank a split both ways, with every normalisation and every level, beside the paper."""
@@ -58,12 +57,12 @@ def evaluate(
         batch=batch,
         workers=workers,
     )
-    opened = open_data(benchmark, data, seed=seed)
+    opened = open_data(benchmark, data)
     loaded = checkpoint.load(model, device=device)
     with show.progress_bar(quiet=as_json) as progress:
         known, frames, options = with_frames(opened, loaded, data, cache, options, progress)
         found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
-    about = {"versions": versions(), "commit": commit(), "seed": seed}
+    about = {"versions": versions(), "commit": commit()}
     rule = report.checkpoint_rule(model)
     named = {"name": model, "fingerprint": loaded.fingerprint(), "chosen_by": rule}
     result = report.document(found, model=named, about=about)

@@ -81,7 +81,6 @@ def train(
         save_steps=save_steps,
         tensorboard=tensorboard,
     )
-    # What is drawn or held out belongs to the benchmark, not to the run.
     opened = open_data(benchmark, data)
     world, here = distributed.join(device)
     try:
