@@ -15,6 +15,7 @@ from jaxtyping import Float
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode
 from ucofia.index.answer import hits_of, rank_videos
+from ucofia.index.files import place_of
 from ucofia.index.hits import Hit
 from ucofia.index.rows import Array, Collection
 from ucofia.index.scoring import Scores
@@ -28,7 +29,6 @@ from ucofia.video.still import STILL_WORKER
 
 PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 BLOCK = 512
-TEXTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def features_of(
     path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
 ) -> VideoFeatures:
     """Return the vectors of a video or picture, one row per segment."""
-    place = str(Path(path).expanduser().absolute())
+    place = place_of(path)
     if collection is not None:
         rows = collection.rows_of_path.get(place)
         if rows:
@@ -61,14 +61,13 @@ def describe(
     if not texts:
         raise EmptyInputError("text", [0])
     found: list[TextHit] = []
-    with torch.inference_mode():
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            some = texts[start : start + TEXTS_AT_ONCE]
-            levels = model.score(model.encode_text(model.tokenize(some)), video)
-            total, segment = levels.total().max(1)
-            for at, text in enumerate(some):
-                parts = {n: float(s[at, segment[at]]) for n, s in levels.scores.items()}
-                found.append(TextHit(text, float(total[at]), parts))
+    for features in model.encode_texts(texts):
+        with torch.inference_mode():
+            levels = model.score(features, video)
+        total, segment = levels.total().max(1)
+        for at in range(len(features)):
+            parts = {n: float(s[at, segment[at]]) for n, s in levels.scores.items()}
+            found.append(TextHit(texts[len(found)], float(total[at]), parts))
     return sorted(found, key=lambda hit: (-hit.score, hit.text))[:top]
 
 
