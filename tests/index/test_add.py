@@ -86,6 +86,31 @@ def test_a_copy_costs_no_pass_and_both_are_found(
     assert [Path(h.path).stem for h in index.search("red", top=2)] == ["again", "red"]
 
 
+@pytest.mark.parametrize("commit_seconds", [-1.0, 60.0])
+def test_names_that_rotate_never_carry_the_content_of_another(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_seconds: float
+) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_SECONDS", commit_seconds)
+    folder = tmp_path / "cameras"
+    clip(folder / "1.mp4", ["red"])
+    clip(folder / "3.mp4", ["green"])
+    clip(folder / "4.mp4", ["blue"])
+    index.add(folder)
+    (folder / "1.mp4").rename(folder / "2.mp4")
+    clip(folder / "1.mp4", ["white"])
+    (folder / "3.mp4").rename(folder / "swap")
+    (folder / "4.mp4").rename(folder / "3.mp4")
+    (folder / "swap").rename(folder / "4.mp4")
+    clip(folder / "1b.mp4", ["yellow"])  # work in between, after which 1.mp4 is committed
+    clip(folder / "3b.mp4", ["yellow", "black"])
+    report = index.add(folder, workers=1)
+    assert (report.added, report.changed, report.failed) == (3, 3, [])
+    shown = {"white": "1", "red": "2", "blue": "3", "green": "4"}
+    assert {text: Path(index.search(text)[0].path).stem for text in shown} == shown
+    known = {segment.path: segment.content_hash for segment in index.collection().segments}
+    assert known == {path: ingest.files.content_hash(path) for path in known}
+
+
 def test_a_touched_file_is_recognised_by_its_content(
     index: Index, videos: Path, passes: list[int]
 ) -> None:
@@ -209,6 +234,9 @@ def test_a_folder_is_the_same_however_its_path_is_written(
     assert {segment.path for segment in index.collection().segments} == {
         str(path) for path in videos.glob("*.mp4")
     }
+    shutil.rmtree(videos)  # what is asked about is taken from the index, not from the file
+    written = videos / ".." / "videos" / "red.mp4"
+    assert index.describe(written, ["red", "green"])[0].text == "red"
 
 
 def test_a_missing_folder_is_an_error(index: Index, tmp_path: Path) -> None:

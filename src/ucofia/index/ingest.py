@@ -269,13 +269,15 @@ class _Run:
         """Take over the rows of the same content under its old name, if there are any."""
         old = self._paths_by_hash.get(identity.content_hash)
         rows = self.store.rows_of_file(old) if old else []
-        if not rows or old is None:
+        # Since this run began, the old name may have been committed with another content.
+        if old is None or not rows or rows[0].file.content_hash != identity.content_hash:
             return False
         self._rows += [replace(row, file=identity) for row in rows]
         if old == identity.path:  # touched, not changed
             self.report.unchanged += 1
         elif os.path.lexists(old):
-            self.report.added += 1
+            self.report.changed += identity.path in self.known
+            self.report.added += identity.path not in self.known
         else:
             self._replaced.append(old)
             self.known.pop(old, None)
