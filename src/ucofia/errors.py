@@ -262,6 +262,18 @@ class NoFramesError(UCoFiAError):
         )
 
 
+class UndecodedVideosError(UCoFiAError):
+    """Videos that a training needs gave no frames."""
+
+    def __init__(self, failures: Sequence[str], cache: Path) -> None:
+        self.failures = list(failures)
+        super().__init__(
+            f"{len(failures):,} videos gave no frames, so the training did not begin; "
+            f"{cache / 'failed.jsonl'} lists them, the first is {failures[0]}. Repair the files, "
+            f"or take them out of the annotations, and start the same command again."
+        )
+
+
 class NoIndexError(UCoFiAError):
     """There is no index where one was looked for."""
 

@@ -10,7 +10,7 @@ name counts. A video is one read of contiguous bytes.
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,7 @@ from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.video.sample import Rule
 
 FORMAT = 1
-_SHARD_BYTES = 64 << 20
-_ORPHAN_SECONDS = 3600.0
+FAILED = "failed.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,15 @@ class CachedVideo:
     start_second: float
     end_second: float | None
     source: tuple[int, int] | None  # size and time of change of the file it came from
+
+
+@dataclass(frozen=True)
+class CacheFailure:
+    """A video that gave no frames."""
+
+    id: str
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,14 @@ def open_cache(folder: Path) -> CacheFrames:
     for index in sorted(folder.glob("shard-*.jsonl")):
         videos.update(_shard_rows(index))
     return CacheFrames(folder, settings, videos)
+
+
+def failures(folder: Path, ids: Collection[str] | None = None) -> list[CacheFailure]:
+    """List the videos that gave no frames when they were last tried; of some ids, or all."""
+    path = folder / FAILED
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [CacheFailure(**json.loads(line)) for line in lines]
+    return [failure for failure in found if ids is None or failure.id in ids]
 
 
 def _shard_rows(index: Path) -> Iterator[tuple[str, CachedVideo]]:

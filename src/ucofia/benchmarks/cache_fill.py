@@ -23,7 +23,16 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from ucofia.benchmarks.cache import FORMAT, CachedVideo, CacheFrames, CacheSettings, open_cache
+from ucofia.benchmarks.cache import (
+    FAILED,
+    FORMAT,
+    CachedVideo,
+    CacheFailure,
+    CacheFrames,
+    CacheSettings,
+    failures,
+    open_cache,
+)
 from ucofia.benchmarks.types import VideoItem
 from ucofia.errors import NoFramesError, SettingError
 from ucofia.types import PixelSpec, Progress
@@ -33,15 +42,6 @@ from ucofia.video.source import Limits
 
 _SHARD_BYTES = 16 << 20  # what a kill may cost
 _ORPHAN_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class CacheFailure:
-    """A video that gave no frames."""
-
-    id: str
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,10 @@ def _list_failed(
     folder: Path, videos: Sequence[VideoItem], failed: Sequence[CacheFailure]
 ) -> None:
     """Write down what failed, beside what earlier runs wrote about other videos."""
-    path = folder / "failed.jsonl"
     now = {video.id for video in videos}
-    earlier = path.read_text().splitlines() if path.exists() else []
-    lines = [line for line in earlier if json.loads(line)["id"] not in now]
-    lines += [json.dumps(asdict(failure)) for failure in failed]
-    _write(path, "".join(f"{line}\n" for line in lines).encode())
+    listed = [failure for failure in failures(folder) if failure.id not in now] + list(failed)
+    lines = [json.dumps(asdict(failure)) + "\n" for failure in listed]
+    _write(folder / FAILED, "".join(lines).encode())
 
 
 def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:

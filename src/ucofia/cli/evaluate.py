@@ -9,7 +9,7 @@ import typer
 
 from ucofia.cli import show
 from ucofia.cli.app import app
-from ucofia.errors import SettingError
+from ucofia.cli.frames import CacheOption, WorkersOption, cache_folder, decode_once
 
 if TYPE_CHECKING:
     from ucofia.benchmarks.catalogue import OpenedData
@@ -35,11 +35,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the result [default: in the run folder].")
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
-    ] = None,
+    cache: CacheOption = None,
     batch: Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)] = 32,
-    workers: Annotated[int, typer.Option(help="Processes that load frames.", min=0)] = 0,
+    workers: WorkersOption = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
 ) -> int:
@@ -85,19 +83,15 @@ def with_frames(
     progress: "Progress | None",
 ) -> "tuple[Benchmark, FrameSource, Options]":
     """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
-    from ucofia.benchmarks.cache import CacheSettings, open_cache
-    from ucofia.benchmarks.cache_fill import fill_cache
+    from ucofia.benchmarks.cache import open_cache
     from ucofia.benchmarks.protocol import keep_videos
     from ucofia.evaluate.benchmark import needed_videos
 
     if opened.frames is not None:
         return opened.benchmark, opened.frames, options
-    assert data is not None  # only `shapes` does without a folder, and it has frames
-    if model.pixels is None:
-        raise SettingError("model", "features", "videos need towers that look at pixels")
-    folder, benchmark = cache or data / ".ucofia-cache", opened.benchmark
-    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
-    fill_cache(needed_videos(benchmark, options), folder, settings, progress=progress)
+    folder, benchmark = cache_folder(data, cache), opened.benchmark
+    videos = needed_videos(benchmark, options)
+    decode_once(videos, folder, model, workers=options.workers, progress=progress)
     cached = open_cache(folder)
     # The bank keeps its texts when its videos are missing; the tested split loses both.
     others = (split for split in benchmark.splits if split.name != options.split)

@@ -8,6 +8,7 @@ import typer
 from ucofia.cli import show
 from ucofia.cli.app import app
 from ucofia.cli.evaluate import with_frames
+from ucofia.cli.frames import CacheOption
 from ucofia.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ def figure(
     bank_limit: Annotated[
         int | None, typer.Option(help="Most training texts that balance `retrieved`.", min=1)
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
-    ] = None,
+    cache: CacheOption = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
 ) -> int:
     """Draw frame weights, how often videos are retrieved, or what each level retrieves."""

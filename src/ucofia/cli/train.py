@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucofia.cli.app import app
-from ucofia.errors import SettingError, TrainingStoppedError
+from ucofia.cli.frames import CacheOption, WorkersOption, cache_folder, decode_once
+from ucofia.errors import SettingError, TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
     from ucofia.benchmarks.catalogue import OpenedData
@@ -36,9 +37,7 @@ def train(
     backbone: Annotated[
         str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
     ] = "clip-vit-b32",
-    cache: Annotated[
-        Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
-    ] = None,
+    cache: CacheOption = None,
     epochs: Annotated[int | None, typer.Option(help="[default: the preset's]", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="Pairs per step, all processes.")] = None,
     encoder_rate: Annotated[float | None, typer.Option(help="Rate of the towers.")] = None,
@@ -52,7 +51,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 42,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
     precision: Annotated[str, typer.Option(help=", ".join(PRECISIONS))] = "float32",
-    workers: Annotated[int, typer.Option(help="Processes that load batches.", min=0)] = 0,
+    workers: WorkersOption = 0,
     save_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 500,
     tensorboard: Annotated[bool, typer.Option(help="Also write for TensorBoard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
@@ -90,7 +89,7 @@ def train(
                 recompute_blocks(model)
             result = run(
                 model,
-                _train_data(opened, model, data, cache, world, progress),
+                _train_data(opened, model, data, cache, workers, world, progress),
                 out=out,
                 config=config,
                 settings=settings,
@@ -99,7 +98,7 @@ def train(
                 progress=progress,
                 stop=stop,
             )
-    except TrainingStoppedError:
+    except (TrainingStoppedError, UndecodedVideosError):
         if world.is_first:  # all processes stop, and one of them says so
             raise
         return 1
@@ -125,25 +124,24 @@ def _train_data(
     model: "Model",
     data: Path | None,
     cache: Path | None,
+    workers: int,
     world: "World",
     progress: "Progress",
 ) -> "TrainData":
     """Find the frames; videos are decoded once, to a cache, by the first process."""
-    from ucofia.benchmarks.cache import CacheSettings, open_cache
-    from ucofia.benchmarks.cache_fill import fill_cache
+    from ucofia.benchmarks.cache import failures, open_cache
     from ucofia.train.settings import TrainData
 
     if opened.frames is not None:
         return TrainData(opened.benchmark, opened.frames, opened.train_groups)
-    assert data is not None  # only `shapes` does without a folder, and it has frames
-    if model.pixels is None:
-        raise SettingError("backbone", "features", "videos need towers that look at pixels")
-    folder = cache or data / ".ucofia-cache"
+    folder = cache_folder(data, cache)
+    videos = [video for split in opened.benchmark.splits for video in split.videos]
     if world.is_first:
-        videos = [video for split in opened.benchmark.splits for video in split.videos]
-        settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
-        fill_cache(videos, folder, settings, progress=progress)
+        decode_once(videos, folder, model, workers=workers, progress=progress)
     world.wait()
+    failed = failures(folder, {video.id for video in videos})
+    if failed:  # now, not at the step that meets one of them
+        raise UndecodedVideosError([f"{one.path}: {one.reason}" for one in failed], folder)
     return TrainData(opened.benchmark, open_cache(folder))
 
 
