@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,24 @@ def test_a_bad_file_is_reported_once_tried_and_then_remembered(
     monkeypatch.setattr(ingest.files, "content_hash", lambda path: pytest.fail("read"))
     second = index.add(videos)
     assert [f.is_known for f in second.failed] == [True, True]
+
+
+def test_what_is_no_file_is_told_and_never_opened(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(videos / "pipe.mp4")  # whoever opens it waits for a writer, here for ever
+    monkeypatch.chdir(videos)  # sockets take short names only
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.mp4")
+        report = index.add(videos)
+    (videos / "nowhere.mp4").symlink_to("gone.mp4")
+    report.failed += index.add(videos / "nowhere.mp4").failed
+    assert report.added == 3
+    assert {Path(failure.path).stem: failure.reason for failure in report.failed} == {
+        "pipe": "it is a named pipe, not a file",
+        "socket": "it is a socket, not a file",
+        "nowhere": "there is no such file",
+    }
 
 
 def test_a_repaired_file_is_taken_and_forgotten_as_bad(index: Index, videos: Path) -> None:

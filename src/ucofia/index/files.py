@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
+from ucofia.video.source import require_file
 
 SUFFIXES = frozenset(
     ".3g2 .3gp .amv .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .hevc .ivf .m2ts .m2v .m4v "
@@ -54,11 +55,18 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
 
 
 def content_hash(path: str) -> str:
-    """Name the content of a file, whatever the file is called."""
+    """Name the content of a file, whatever the file is called.
+
+    Only an ordinary file has a content: to open a pipe is to wait for whoever writes into it.
+    """
+    require_file(Path(path))
     digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+    except OSError as error:
+        raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ucofia.errors import VideoError
 from ucofia.index import encode, files
 from ucofia.index.files import FoundFile
 from ucofia.index.rows import FileIdentity, SegmentRow
@@ -178,7 +179,9 @@ class _Run:
         if isinstance(result, Failed):
             opened = self._open.pop(path)
             self._clips = [clip for clip in self._clips if clip[0] != path]
-            self._fail(opened.identity, result.error.reason)
+            self._fail(opened.identity, result.error)
+            self._done += 1
+            self._say()
             return
         opened = self._open[path]
         self.report.warnings += [f"{path}: {text}" for text in result.warnings]
@@ -256,8 +259,9 @@ class _Run:
         try:
             file.path.encode()
             digest = files.content_hash(file.path)
-        except OSError as error:
-            digest = f"unreadable: {error.strerror}"
+        except VideoError as error:
+            self._fail(file, error)
+            return None
         except UnicodeEncodeError:
             reason = "its name is not valid text (UTF-8); rename it"
             self.report.failed.append(Failure(ascii(file.path), reason))
@@ -286,14 +290,11 @@ class _Run:
             self.commit()  # so that a third name of the same content finds the second
         return True
 
-    def _fail(self, identity: FileIdentity, reason: str) -> None:
-        failure = Failure(identity.path, reason)
-        self.report.failed.append(failure)
-        self._failures[identity.path] = KnownFailure(
-            identity.path, identity.size_bytes, identity.mtime_ns, reason
+    def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
+        self.report.failed.append(Failure(file.path, error.reason))
+        self._failures[file.path] = KnownFailure(
+            file.path, file.size_bytes, file.mtime_ns, error.reason
         )
-        self._done += 1
-        self._say()
 
     def _say(self) -> None:
         if self.progress is not None:
