@@ -10,7 +10,7 @@ import torch
 from fakes import clip, colour_model
 
 from ucofia.errors import SettingError, UnreadableVideoError
-from ucofia.index import encode, ingest
+from ucofia.index import encode, files, ingest
 from ucofia.index.index import Index
 from ucofia.model import Model
 
@@ -58,7 +58,7 @@ def test_unchanged_files_cost_neither_a_read_nor_a_pass(
 ) -> None:
     index.add(videos)
     passes.clear()
-    monkeypatch.setattr(ingest.files, "content_hash", lambda path: pytest.fail("read"))
+    monkeypatch.setattr(files, "content_hash", lambda path: pytest.fail("read"))
     assert index.add(videos).unchanged == 3
     assert not passes
 
@@ -109,7 +109,7 @@ def test_names_that_rotate_never_carry_the_content_of_another(
     shown = {"white": "1", "red": "2", "blue": "3", "green": "4"}
     assert {text: Path(index.search(text)[0].path).stem for text in shown} == shown
     known = {segment.path: segment.content_hash for segment in index.collection().segments}
-    assert known == {path: ingest.files.content_hash(path) for path in known}
+    assert known == {path: files.content_hash(path) for path in known}
 
 
 def test_a_touched_file_is_recognised_by_its_content(
@@ -155,7 +155,7 @@ def test_a_bad_file_is_reported_once_tried_and_then_remembered(
     assert [Path(f.path).name for f in first.failed] == ["bad.mp4", "empty.gif"]
     assert "not a video" in first.failed[0].reason
     assert "empty" in first.failed[1].reason
-    monkeypatch.setattr(ingest.files, "content_hash", lambda path: pytest.fail("read"))
+    monkeypatch.setattr(files, "content_hash", lambda path: pytest.fail("read"))
     second = index.add(videos)
     assert [f.is_known for f in second.failed] == [True, True]
 
@@ -218,6 +218,20 @@ def test_parts_of_a_long_video_are_joined_to_one_file(
         (0.0, 60.0),
         (60.0, 120.0),
     ]
+
+
+def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Path) -> None:
+    found = files.find([videos])
+    assert Path(next(found).path).name == "blue.mp4"
+    (videos / "green.mp4").unlink()
+    assert [Path(file.path).name for file in found] == ["red.mp4"]
+
+    def vanish(*_: object) -> None:
+        (videos / "blue.mp4").unlink(missing_ok=True)
+
+    report = index.add(videos, progress=vanish)  # it tells that it begins when all are found
+    assert (report.added, report.failed, report.missing) == (1, [], [])
+    assert index.info()["failed_files"] == 0
 
 
 def test_odd_names_are_found_again(index: Index, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which files there are, and how one is recognised after it was moved or touched."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -48,9 +49,9 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
         else:
             raise UnreadableVideoError(path, "there is no such file or folder")
         for name in found:
-            if name not in seen:
+            status = None if name in seen else _status(name)
+            if status is not None:
                 seen.add(name)
-                status = os.stat(name) if os.path.exists(name) else os.lstat(name)
                 yield FoundFile(name, status.st_size, status.st_mtime_ns)
 
 
@@ -73,6 +74,13 @@ def content_hash(path: str) -> str:
 def is_below(path: str, folders: Iterable[str]) -> bool:
     """Tell whether a path is one of some paths, or lies below one."""
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _status(path: str) -> os.stat_result | None:
+    for look in (os.stat, os.lstat):  # a link that leads nowhere is there, and somebody's mistake
+        with contextlib.suppress(OSError):
+            return look(path)
+    return None  # gone since the folder was read, as the temporary files of cameras are
 
 
 def _videos_below(folder: str) -> Iterator[str]:

@@ -291,6 +291,8 @@ class _Run:
         return True
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
+        if not os.path.lexists(file.path):
+            return  # gone since it was found: that is no fault of the file
         self.report.failed.append(Failure(file.path, error.reason))
         self._failures[file.path] = KnownFailure(
             file.path, file.size_bytes, file.mtime_ns, error.reason
