@@ -106,6 +106,25 @@ def test_nan_pixels_are_an_error() -> None:
         tiny.model().encode_video(video)
 
 
+def test_many_texts_are_encoded_some_at_a_time_and_as_all_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ucofia.model.TEXTS_AT_ONCE", 3)
+    model = tiny.model()
+    texts = ["a dog", "a", "a dog runs here", "one", "two cats", "the sea", "a b"]
+    parts = list(model.encode_texts(texts))
+    assert [len(part) for part in parts] == [3, 3, 1]
+    with torch.no_grad():
+        whole = model.encode_text(model.tokenize(texts))
+    torch.testing.assert_close(torch.cat([part.sentence for part in parts]), whole.sentence)
+    words = torch.cat([part.words[part.word_mask] for part in parts])
+    torch.testing.assert_close(words, whole.words[whole.word_mask])
+    assert parts[1].words.shape[1] < whole.words.shape[1]
+    assert list(model.encode_texts([])) == []
+    with pytest.raises(EmptyInputError, match="text 4 has no words"):
+        list(model.encode_texts([*texts[:4], " "]))
+
+
 def test_an_empty_text_is_an_error() -> None:
     with pytest.raises(EmptyInputError, match="text 1 has no words"):
         tiny.model().tokenize(["a dog", "  "])

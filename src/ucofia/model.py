@@ -7,7 +7,7 @@ This is the only file that owns learned aggregation weights; it hands them to th
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,7 @@ from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch,
 from ucofia.video.pixels import normalise
 
 INFERENCE_NOISE_KEY = 0
+TEXTS_AT_ONCE = 64
 
 
 class LevelHead(nn.Module):
@@ -114,6 +115,18 @@ class Model(nn.Module):
             words=nn.functional.normalize(words, dim=-1),
             word_mask=batch.mask if self.config.masked else torch.ones_like(batch.mask),
         )
+
+    def encode_texts(self, texts: Sequence[str]) -> Iterator[TextFeatures]:
+        """Encode any number of texts, some at a time and without gradients."""
+        if not texts:
+            return
+        for some in self.tokenize(texts).split(TEXTS_AT_ONCE):
+            if self.config.masked:  # no wider than its own longest text
+                width = int(some.mask.any(0).nonzero().max()) + 1
+                some = TextBatch(some.ids[:, :width], some.mask[:, :width])
+            with torch.inference_mode():
+                features = self.encode_text(some)
+            yield features
 
     def encode_video(
         self,

@@ -60,7 +60,7 @@ def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -
     texts = [text.text for text in benchmark.train.texts]
     whole = gallery.gallery(model, benchmark.train, frames, batch=100)
     expected = gallery.level_scores(model, texts, whole, "train")
-    monkeypatch.setattr(gallery, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("ucofia.model.TEXTS_AT_ONCE", 3)
     monkeypatch.setattr(gallery, "VIDEOS_AT_ONCE", 4)
     parts = gallery.gallery(model, benchmark.train, frames, batch=5)
     for level, scores in gallery.level_scores(model, texts, parts, "train").items():

@@ -24,7 +24,7 @@ from ucofia.index.scoring import score as search_scores
 from ucofia.model import Model
 from ucofia.types import Progress, VideoFeatures
 
-TEXTS_AT_ONCE, VIDEOS_AT_ONCE = 128, 64
+VIDEOS_AT_ONCE = 64
 SEARCHED = 16  # queries that are also searched for one by one
 
 
@@ -80,17 +80,17 @@ def level_scores(
     found = {
         level: empty_matrix(len(texts), len(collection), np.float32) for level in model.levels()
     }
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        some = texts[start : start + TEXTS_AT_ONCE]
+    done = 0
+    for text in model.encode_texts(texts):
         with torch.inference_mode():
-            text = model.encode_text(model.tokenize(some))
             for first in range(0, len(collection), VIDEOS_AT_ONCE):
                 last = min(len(collection), first + VIDEOS_AT_ONCE)
                 video = collection.features(np.arange(first, last), device=model.device)
                 for level, values in model.score(text, video).scores.items():
-                    found[level][start : start + len(some), first:last] = values.cpu().numpy()
+                    found[level][done : done + len(text), first:last] = values.cpu().numpy()
+        done += len(text)
         if progress:
-            progress(f"scoring {name}", start + len(some), len(texts))
+            progress(f"scoring {name}", done, len(texts))
     return found
 
 
