@@ -35,6 +35,20 @@ def test_many_texts_at_once_are_answered_as_each_alone(index: Index) -> None:
     assert index.search_many([]) == []
 
 
+def test_many_texts_are_never_encoded_all_at_once(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ucofia.model.TEXTS_AT_ONCE", 4)
+    expected = [index.search(text, top=3) for text in TEXTS]
+    encoded, seen = index.model.encode_text, []
+    monkeypatch.setattr(
+        index.model, "encode_text", lambda batch: seen.append(len(batch)) or encoded(batch)
+    )
+    assert index.search_many(TEXTS, top=3) == expected
+    index.describe(index.collection().segments[0].path, TEXTS)
+    assert set(seen) == {4, 2}
+
+
 def test_fast_leaves_nothing_out_of_a_small_index(index: Index) -> None:
     assert index.fast_recall() == Recall(1.0, search.TOP, 0)
 
@@ -45,7 +59,7 @@ def test_recall_is_the_share_of_the_exact_list(
     monkeypatch.setattr(search, "FAST_FROM", 300)
     monkeypatch.setattr(search, "FAST_CANDIDATES", 20)
     monkeypatch.setattr(search, "NEAR", 25)
-    asked = index._queries(TEXTS)
+    asked = index.newest().queries(TEXTS)
     few = index.collection().features(np.zeros(400, dtype=np.int64))
     rng = np.random.default_rng(0)
     few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))

@@ -3,6 +3,7 @@
 import csv
 import os
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -49,6 +50,12 @@ def test_describe_takes_a_video_that_is_not_in_the_index(index: Index, tmp_path:
     path = clip(tmp_path / "new.mp4", ["blue"])
     assert index.describe(path, ["red", "blue"])[0].text == "blue"
     assert len(index) == 3
+
+
+def test_fewer_than_one_hit_cannot_be_asked_for(index: Index, videos: Path) -> None:
+    for ask in (index.search, index.similar, partial(index.describe, texts=["red"])):
+        with pytest.raises(SettingError, match="top is 0, but it must be at least 1"):
+            ask(videos / "a" / "red.mp4", top=0)  # type: ignore[operator]
 
 
 def test_describe_without_texts_and_bank_says_so(index: Index, videos: Path) -> None:

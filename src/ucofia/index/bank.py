@@ -27,7 +27,6 @@ from ucofia.similarity import normalise
 from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
-TEXTS_AT_ONCE = 64
 SEGMENTS_AT_ONCE = 64
 IN_MEMORY_BYTES = 512 << 20
 GROWTH = 1.5  # segments per solved segment (or the inverse) at which solving again is due
@@ -120,7 +119,7 @@ def solve(
     bank = read(store)
     if bank is None or not len(collection):
         return
-    text = _encoded(model, bank.texts)
+    text = list(model.encode_texts(bank.texts))
     names = list(model.levels())
     shape = (len(names), len(bank.texts), len(collection))
     with tempfile.TemporaryFile() as file:
@@ -171,7 +170,7 @@ def _extend(
     rows: Array,
     progress: Progress | None,
 ) -> None:
-    text = _encoded(model, bank.texts)
+    text = list(model.encode_texts(bank.texts))
     parts: list[Any] = []
     best = bank.best.copy()
     for some, scores in _scored(model, text, collection, rows, progress):
@@ -224,14 +223,6 @@ def _nulls(
         standard = calibrate.standardise(total, mean[part], deviation[part])
         best = np.maximum(best, standard.max(1))
     return mean, deviation, best
-
-
-def _encoded(model: Model, texts: Sequence[str]) -> list[TextFeatures]:
-    with torch.inference_mode():
-        return [
-            model.encode_text(model.tokenize(texts[start : start + TEXTS_AT_ONCE]))
-            for start in range(0, len(texts), TEXTS_AT_ONCE)
-        ]
 
 
 def _current_ids(store: Store, bank: Bank) -> set[str]:

@@ -1,6 +1,5 @@
 """What a search returns: hits with their evidence, and which segments may become one."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ucofia.index.files import is_below
+from ucofia.index.files import is_below, place_of
 from ucofia.index.rows import Array, Collection
 from ucofia.index.scoring import Query
 from ucofia.similarity.levels import similarities, text_units, video_units
@@ -66,7 +65,7 @@ class Filters:
         """List the rows that pass, or None for all."""
         if not self.under and (self.min_seconds, self.max_seconds, self.since) == (None,) * 3:
             return None
-        places = [os.path.abspath(os.path.expanduser(str(place))) for place in self.under]
+        places = [place_of(place) for place in self.under]
         earliest = self.since.timestamp() * 1e9 if self.since else None
         passed = [
             row

@@ -1,38 +1,34 @@
-"""An index of videos: make or open one, add files, search it.
+"""An index of videos: make or open one, keep it up to date, ask it.
 
-The only class here that knows all the parts: the store, the model, ingest and search. An index
-belongs to the model that filled it.
+What changes an index is here; answers are `snapshot`'s. An index belongs to the model that filled
+it.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import bank as banks
-from ucofia.index import examples, export, ingest, search
-from ucofia.index import recall as recalls
-from ucofia.index.answer import hits_of, rank_videos
+from ucofia.index import export, ingest
 from ucofia.index.arrow import IndexSettings
 from ucofia.index.examples import TextHit
-from ucofia.index.explain import Explanation, explain
-from ucofia.index.files import is_below
+from ucofia.index.explain import Explanation
+from ucofia.index.files import is_below, place_of
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
 from ucofia.index.place import size_bytes, turn
 from ucofia.index.recall import Recall
 from ucofia.index.rows import Collection
-from ucofia.index.scoring import Query, queries
-from ucofia.index.search import TOP, Ranking
-from ucofia.index.state import State, bring_preview_up_to_date, newest, preview_folder
+from ucofia.index.search import TOP
+from ucofia.index.snapshot import Snapshot
+from ucofia.index.state import State, bring_preview_up_to_date, newest
 from ucofia.index.store import Store
 from ucofia.model import Model
-from ucofia.types import Progress, VideoFeatures
+from ucofia.types import Progress
 from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
 
@@ -117,9 +113,13 @@ class Index:
     def __len__(self) -> int:
         return len(self._store)
 
+    def newest(self) -> Snapshot:
+        """The newest version; asked directly, all its answers are about that version."""
+        return Snapshot(self._held(), self.model, self._store)
+
     def collection(self) -> Collection:
         """All segments of the newest version with their biases, as search sees them."""
-        return self._newest().collection
+        return self._held().collection
 
     def set_bank(self, texts: Sequence[str], *, progress: Progress | None = None) -> None:
         """Balance against other texts from now on."""
@@ -135,9 +135,13 @@ class Index:
         prune: bool = False,
         workers: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        retry: bool = True,
         progress: Progress | None = None,
     ) -> AddReport:
-        """Add what is new or changed in files and folders; see `AddReport` for what happened."""
+        """Add what is new or changed in files and folders; see `AddReport` for what happened.
+
+        `retry=False` leaves files alone that broke a limit, or the decoder, when last tried.
+        """
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         model = self.model
         with turn(self.path):
@@ -149,6 +153,7 @@ class Index:
                 prune=prune,
                 workers=workers or max(1, (os.cpu_count() or 1) - 1),
                 limits=limits,
+                retry=retry,
                 progress=progress,
             )
             self._store.refresh()
@@ -179,35 +184,16 @@ class Index:
         filters: Filters = Filters(),  # noqa: B008 - frozen
     ) -> list[list[Hit]]:
         """Answer many texts at once; each answer is what `search` gives for it alone."""
-        if top < 1:
-            raise SettingError("top", top, "it must be at least 1")
-        if not texts:
-            return []
-        state = self._newest()
-        among = filters.rows(state.collection)
-        rank = partial(
-            search.exact if exact else search.fast,
-            collection=state.collection,
-            among=among,
-            preview=state.preview,
+        return self.newest().search_many(
+            texts, top=top, exact=exact, grouped=grouped, filters=filters
         )
-        asked = self._queries(texts)
-        found = zip(texts, asked, rank(asked, top=top), strict=True)
-        return [self._answer(*one, state, rank, top=top, grouped=grouped) for one in found]
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here, once for every version.
 
         Asks a few texts of the bank both ways; None without a bank.
         """
-        state, bank = self._newest(), banks.read(self._store)
-        folder = preview_folder(self._store)
-        found = recalls.load(folder, state.version)
-        if found is None and bank is not None:
-            asked = self._queries(recalls.sample(bank.texts))
-            found = recalls.measure(asked, state.collection, state.preview)
-            recalls.save(folder, state.version, found)
-        return found
+        return self.newest().fast_recall()
 
     def describe(
         self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
@@ -216,7 +202,7 @@ class Index:
         chosen = self.bank_texts() if texts is None else texts
         if not chosen:
             raise SettingError("texts", [], "this index has no bank; give texts to choose from")
-        return examples.describe(self.model, self._features(video), chosen, top=top)
+        return self.newest().describe(video, chosen, top=top)
 
     def similar(
         self,
@@ -226,23 +212,16 @@ class Index:
         filters: Filters = Filters(),  # noqa: B008 - frozen
     ) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""
-        collection = self.collection()
-        place = str(Path(example).expanduser().absolute())
-        among = filters.rows(collection)
-        return examples.similar(self._features(example), collection, among, top=top, place=place)
+        return self.newest().similar(example, top=top, filters=filters)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""
-        collection = self.collection()
-        row = collection.row_of_segment.get(segment)
-        if row is None:
-            raise NotInIndexError(self.path, segment)
-        return self._explain(text, self._queries([text])[0], collection, row, None)
+        return self.newest().explain(text, segment)
 
     def remove(self, paths: Path | str | Sequence[Path | str]) -> int:
         """Forget files, or all files below folders; counts them. The files stay untouched."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        places = [str(Path(path).expanduser().absolute()) for path in given]
+        places = [place_of(path) for path in given]
         with turn(self.path):
             self._store.refresh()
             known = self._store.files()
@@ -257,9 +236,10 @@ class Index:
         """Read everything, and list what is not as it was written; empty when all is well."""
         self._store.refresh()
         try:
-            return [f"{name} is not what was written" for name in self._store.wrong_checksums()]
+            wrong = self._store.steadily(lambda: list(self._store.wrong_checksums()))
         except DamagedIndexError as error:
             return [error.problem]
+        return [f"{name} is not what was written" for name in wrong]
 
     def compact(self, *, progress: Progress | None = None) -> None:
         """Join small files, drop what was deleted, and balance the bank anew."""
@@ -273,7 +253,7 @@ class Index:
     def export(self, path: Path | str) -> int:
         """Write all segments as .parquet (with vectors), .csv or .jsonl; counts them."""
         self._store.refresh()
-        return export.write_table(self._store, Path(path))
+        return self._store.steadily(lambda: export.write_table(self._store, Path(path)))
 
     def bank_texts(self) -> list[str]:
         """The texts that the index is balanced against."""
@@ -308,57 +288,9 @@ class Index:
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
 
-    def _newest(self) -> State:
+    def _held(self) -> State:
         self._state = newest(self._store, self._state)
         return self._state
-
-    def _queries(self, texts: Sequence[str]) -> list[Query]:
-        with torch.inference_mode():
-            return queries(self.model, self.model.encode_text(self.model.tokenize(texts)))
-
-    def _features(self, video: Path | str) -> VideoFeatures:
-        collection = self.collection()
-        segment = self.settings.segment
-        return examples.features_of(video, self.model, collection, segment=segment)
-
-    def _answer(
-        self,
-        text: str,
-        query: Query,
-        ranking: Ranking,
-        state: State,
-        rank: Callable[..., list[Ranking]],
-        *,
-        top: int,
-        grouped: bool,
-    ) -> list[Hit]:
-        def further(wanted: int) -> Ranking:
-            return ranking if wanted == top else rank([query], top=wanted)[0]
-
-        return hits_of(
-            query,
-            state.collection,
-            rank_videos(further, state.collection, top=top) if grouped else ranking,
-            with_moments=grouped,
-            confidence=state.confidence,
-            explainer=partial(self._explain, text, query, state.collection),
-        )
-
-    def _explain(
-        self,
-        text: str,
-        query: Query,
-        collection: Collection,
-        row: int,
-        confidence: float | None,
-    ) -> Explanation:
-        stored = self._store.row(collection.segments[row].id)
-        if stored is None:
-            raise NotInIndexError(self.path, collection.segments[row].path)
-        words = self.model.backbone.words_of(text, length=self.model.config.words)
-        return explain(
-            query, collection, row, text=text, words=words, stored=stored, confidence=confidence
-        )
 
     def _require_same(self, model: Model) -> None:
         fingerprint = model.fingerprint()

@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from ucofia.errors import DamagedIndexError, IndexWriteError
+from ucofia.index.files import place_of
 
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
 def where(path: Path | str) -> str:
     """Name a place in full, so that it means the same from every folder."""
-    return str(path) if is_remote(str(path)) else str(Path(path).expanduser().absolute())
+    return str(path) if is_remote(str(path)) else place_of(path)
 
 
 def is_remote(path: str) -> bool:

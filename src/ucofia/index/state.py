@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ucofia.index import bank as banks
 from ucofia.index import place
@@ -53,9 +52,17 @@ class State:
 def newest(store: Store, held: State | None) -> State:
     """Read the newest version, unless it is the one that is held."""
     store.refresh()
-    version = (store.version, store.small_version("bias"))
-    if held is not None and held.version == version:
+    if held is not None and held.version == _version(store):
         return held
+    return store.steadily(lambda: _read(store))
+
+
+def _version(store: Store) -> tuple[int, int]:
+    return store.version, store.small_version("bias")
+
+
+def _read(store: Store) -> State:
+    version = _version(store)
     plain = store.collection()
     balance = banks.balance(store, plain, banks.read(store))
     preview = previews.load(preview_folder(store), plain) if plain.patches.units else None
@@ -71,12 +78,10 @@ def bring_preview_up_to_date(store: Store, model: Model) -> None:
     if previews.load(preview_folder(store), collection) is not None:
         return
     bank = banks.read(store)
-    words = np.zeros((0, store.settings.width), dtype=np.float32)
-    if bank is not None:
-        with torch.inference_mode():
-            text = model.encode_text(model.tokenize(bank.texts[:PREVIEW_TEXTS]))
-        words = text.words[text.word_mask].cpu().numpy()
-    previews.save(collection, words, preview_folder(store))
+    texts = bank.texts[:PREVIEW_TEXTS] if bank is not None else ()
+    words = [text.words[text.word_mask].cpu().numpy() for text in model.encode_texts(texts)]
+    none = np.zeros((0, store.settings.width), dtype=np.float32)
+    previews.save(collection, np.concatenate([none, *words]), preview_folder(store))
 
 
 def preview_folder(store: Store) -> Path:

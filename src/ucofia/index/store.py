@@ -10,21 +10,28 @@ local disk they are mapped, not read. Two writers on one machine take turns; rea
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lance
 import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileReader
 
-from ucofia.errors import ForeignFolderError, NoIndexError, UnreachableIndexError
+from ucofia.errors import (
+    DamagedIndexError,
+    ForeignFolderError,
+    NoIndexError,
+    UnreachableIndexError,
+)
 from ucofia.index import arrow, place
 from ucofia.index.arrow import IndexSettings, Table
 from ucofia.index.place import reading, writing
 from ucofia.index.rows import Array, Collection, Column, FileIdentity, SegmentInfo, SegmentRow
+
+T = TypeVar("T")
 
 SEGMENTS = "segments"
 # Pinned: the mapping below relies on how this version lays out plain vectors.
@@ -78,6 +85,17 @@ class Store:
         with reading(self.path):
             self._segments = lance.dataset(_table(self.path, SEGMENTS))
 
+    def steadily(self, read: Callable[[], T]) -> T:
+        """Read, and once more at the newest version when that fails.
+
+        A writer that compacts deletes what older versions need, also that which is open here.
+        """
+        try:
+            return read()
+        except DamagedIndexError:
+            self.refresh()
+            return read()
+
     def __len__(self) -> int:
         return int(self._segments.count_rows())
 
@@ -90,7 +108,7 @@ class Store:
 
     def infos(self) -> list[SegmentInfo]:
         """List what is known about every segment besides its vectors."""
-        return arrow.infos_of(self._read(list(arrow.LIGHT)))
+        return arrow.infos_of(self.steadily(lambda: self._read(list(arrow.LIGHT))))
 
     @property
     def schema(self) -> Any:
@@ -118,8 +136,16 @@ class Store:
         return sorted(self.rows(_is_one_of("path", [path])), key=lambda row: row.number)
 
     def row(self, segment_id: str) -> SegmentRow | None:
-        """Read one row by its id."""
-        return next(self.rows(_is_one_of("id", [segment_id])), None)
+        """Read one row by its id: of this version, or else of the newest."""
+
+        def found() -> SegmentRow | None:
+            return next(self.rows(_is_one_of("id", [segment_id])), None)
+
+        row = self.steadily(found)
+        if row is None:
+            self.refresh()
+            row = found()
+        return row
 
     def wrong_checksums(self) -> Iterator[str]:
         """Name the segments, and the other tables, that are not what was written."""
@@ -174,8 +200,12 @@ class Store:
         """Read one of the small tables, or None."""
         if name not in self._tables():
             return None
-        with reading(self.path):
-            return arrow.unsummed(lance.dataset(_table(self.path, name)).to_table())
+
+        def read() -> Table:
+            with reading(self.path):
+                return arrow.unsummed(lance.dataset(_table(self.path, name)).to_table())
+
+        return self.steadily(read)
 
     def small_version(self, name: str) -> int:
         """The number of a small table's version; 0 while there is none."""

@@ -20,8 +20,7 @@ from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.index import Index
-from ucofia.index.rows import Collection
-from ucofia.index.scoring import queries
+from ucofia.index.snapshot import Snapshot
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.serve.worker import Worker
 from ucofia.types import VideoFeatures
@@ -57,7 +56,7 @@ class Engine:
         self.index = index
         self.worker = Worker("score", waiting=waiting, start=_one_thread)
         self.catalogue: Catalogue = EMPTY
-        self._collection: Collection | None = None
+        self._snapshot: Snapshot | None = None
         self._answers: OrderedDict[tuple[object, ...], tuple[int, list[Hit]]] = OrderedDict()
         self._nonce = secrets.token_hex(4)
 
@@ -67,17 +66,22 @@ class Engine:
 
     def start(self) -> None:
         """Load the model and the index before anybody waits for them."""
-        _ = self.index.model
         self.refresh()
 
     def refresh(self) -> Catalogue:
-        """Look at the newest version of the index."""
-        collection = self.index.collection()
-        if collection is not self._collection:
+        """Look at the newest version; all answers are about it until the next look."""
+        held, self._snapshot = self._snapshot, self.index.newest()
+        if held is None or held.state is not self._snapshot.state:
             self._answers.clear()
-            self.catalogue = catalogue(collection.segments, self.catalogue.version + 1)
-            self._collection = collection
+            segments = self._snapshot.collection.segments
+            self.catalogue = catalogue(segments, self.catalogue.version + 1)
         return self.catalogue
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that the catalogue lists."""
+        assert self._snapshot is not None  # `start` comes before the first request
+        return self._snapshot
 
     def etag(self, question: object) -> str:
         """Name the answer to a question; another version of the index gives another name."""
@@ -92,7 +96,7 @@ class Engine:
         _, cut = backbone.tokenize([text], length=words, pad_to_length=False)
 
         def answer(wanted: int) -> list[Hit]:
-            return self.index.search(text, top=wanted, filters=filters)
+            return self._search(text, wanted, filters)
 
         hits = self._kept(("search", text, filters), offset + top + 1, answer)
         return _page(hits, offset, top, min_confidence, was_cut=bool(cut))
@@ -102,13 +106,13 @@ class Engine:
         path = self.catalogue.video(video)[0].path
 
         def answer(wanted: int) -> list[Hit]:
-            return self.index.similar(path, top=wanted, filters=filters)
+            return self.snapshot.similar(path, top=wanted, filters=filters)
 
         return _page(self._kept(("similar", path, filters), offset + top + 1, answer), offset, top)
 
     def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
         """Find videos like a clip from outside."""
-        collection = self.index.collection()
+        collection = self.snapshot.collection
         among = filters.rows(collection)
         hits = examples.similar(self._features(clips), collection, among, top=offset + top + 1)
         return _page(hits, offset, top)
@@ -116,7 +120,7 @@ class Engine:
     def describe(self, video: str, texts: Sequence[str], top: int) -> list[TextHit]:
         """Find words for a video of the index."""
         path = self.catalogue.video(video)[0].path
-        return self.index.describe(path, texts or self._bank(), top=top)
+        return self.snapshot.describe(path, texts or self._bank(), top=top)
 
     def describe_clip(
         self, clips: Sequence[Clip], texts: Sequence[str], top: int
@@ -127,23 +131,28 @@ class Engine:
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Say why a segment got its score."""
-        return self.index.explain(text, self.catalogue.segment(segment).id)
+        return self.snapshot.explain(text, self.catalogue.segment(segment).id)
 
     def course(self, text: str, video: str) -> Course:
         """Follow a text through a video."""
         parts = self.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
         here = Filters(under=[parts[0].path])
-        hits = self.index.search(text, top=len(parts), grouped=False, filters=here)
+        hits = self._search(text, len(parts), here, grouped=False)
         return Course(self._similarities(text, [part.id for part in parts]), hits)
 
     def close(self) -> None:
         """End the thread."""
         self.worker.close()
 
+    def _search(self, text: str, top: int, filters: Filters, *, grouped: bool = True) -> list[Hit]:
+        (hits,) = self.snapshot.search_many(
+            [text], top=top, exact=True, grouped=grouped, filters=filters
+        )
+        return hits
+
     def _similarities(self, text: str, segments: Sequence[str]) -> list[tuple[float, float]]:
-        collection, model = self.index.collection(), self.index.model
+        collection, query = self.snapshot.collection, self.snapshot.queries([text])[0]
         with torch.inference_mode():
-            query = queries(model, model.encode_text(model.tokenize([text])))[0]
             of = {name: level.aggregator.level for name, level in query.levels.items()}
             names = [n for n, lv in of.items() if (lv.text, lv.video) == ("sentence", "frame")]
             if not names:

@@ -54,9 +54,6 @@ class Reader:
         if segment not in self._pictures:
             row = self._store.row(segment)
             if row is None:
-                self._store.refresh()
-                row = self._store.row(segment)
-            if row is None:
                 raise RefusedError("not_found", f"there is no segment {segment!r} in this index")
             self._pictures[segment] = row.thumbnails
             while len(self._pictures) > PICTURES_KEPT:

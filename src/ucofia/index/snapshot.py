@@ -1,0 +1,138 @@
+"""One version of an index that can be asked: texts for videos, videos for texts, and why.
+
+An index changes while it is asked. Whoever needs answers that belong together holds one of these.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ucofia.errors import NotInIndexError, SettingError
+from ucofia.index import bank as banks
+from ucofia.index import examples, search
+from ucofia.index import recall as recalls
+from ucofia.index.answer import hits_of, rank_videos
+from ucofia.index.examples import TextHit
+from ucofia.index.explain import Explanation, explain
+from ucofia.index.files import place_of
+from ucofia.index.hits import Filters, Hit
+from ucofia.index.ranking import Ranking
+from ucofia.index.recall import Recall
+from ucofia.index.rows import Collection
+from ucofia.index.scoring import Query, queries
+from ucofia.index.state import State, preview_folder
+from ucofia.index.store import Store
+from ucofia.model import Model
+from ucofia.types import VideoFeatures
+
+Rank = Callable[..., list[Ranking]]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of an index, its model, and where the pictures of its segments are read."""
+
+    state: State
+    model: Model
+    store: Store
+
+    @property
+    def collection(self) -> Collection:
+        """All segments of this version."""
+        return self.state.collection
+
+    def search_many(
+        self, texts: Sequence[str], *, top: int, exact: bool, grouped: bool, filters: Filters
+    ) -> list[list[Hit]]:
+        """Answer many texts; each answer is what its text gets alone."""
+        _require_some(top)
+        rank = partial(
+            search.exact if exact else search.fast,
+            collection=self.collection,
+            among=filters.rows(self.collection),
+            preview=self.state.preview,
+        )
+        answers: list[list[Hit]] = []
+        for features in self.model.encode_texts(texts):
+            asked = queries(self.model, features)
+            for query, ranking in zip(asked, rank(asked, top=top), strict=True):
+                text = texts[len(answers)]
+                if grouped:
+                    ranking = self._per_video(query, ranking, rank, top)
+                answers.append(self._hits(text, query, ranking, with_moments=grouped))
+        return answers
+
+    def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
+        """Find the texts that fit a video, best first."""
+        _require_some(top)
+        return examples.describe(self.model, self._features(video), texts, top=top)
+
+    def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
+        """Find videos like a video or picture, best first; not the video itself."""
+        _require_some(top)
+        among, place = filters.rows(self.collection), place_of(example)
+        features = self._features(example)
+        return examples.similar(features, self.collection, among, top=top, place=place)
+
+    def explain(self, text: str, segment: str) -> Explanation:
+        """Show why a segment, named by its id, got its score for a text."""
+        row = self.collection.row_of_segment.get(segment)
+        if row is None:
+            raise NotInIndexError(self.store.path, segment)
+        return self._explain(text, self.queries([text])[0], row, None)
+
+    def fast_recall(self) -> Recall | None:
+        """Measure how much of the exact list `exact=False` finds here; None without a bank."""
+        state, bank = self.state, banks.read(self.store)
+        folder = preview_folder(self.store)
+        found = recalls.load(folder, state.version)
+        if found is None and bank is not None:
+            asked = self.queries(recalls.sample(bank.texts))
+            found = recalls.measure(asked, state.collection, state.preview)
+            recalls.save(folder, state.version, found)
+        return found
+
+    def queries(self, texts: Sequence[str]) -> list[Query]:
+        """Prepare texts for scoring."""
+        return [q for some in self.model.encode_texts(texts) for q in queries(self.model, some)]
+
+    def _features(self, video: Path | str) -> VideoFeatures:
+        segment = self.store.settings.segment
+        return examples.features_of(video, self.model, self.collection, segment=segment)
+
+    def _per_video(self, query: Query, ranking: Ranking, rank: Rank, top: int) -> Ranking:
+        def further(wanted: int) -> Ranking:
+            return ranking if wanted == top else rank([query], top=wanted)[0]
+
+        return rank_videos(further, self.collection, top=top)
+
+    def _hits(self, text: str, query: Query, ranking: Ranking, *, with_moments: bool) -> list[Hit]:
+        return hits_of(
+            query,
+            self.collection,
+            ranking,
+            with_moments=with_moments,
+            confidence=self.state.confidence,
+            explainer=partial(self._explain, text, query),
+        )
+
+    def _explain(self, text: str, query: Query, row: int, confidence: float | None) -> Explanation:
+        stored = self.store.row(self.collection.segments[row].id)
+        if stored is None:
+            raise NotInIndexError(self.store.path, self.collection.segments[row].path)
+        words = self.model.backbone.words_of(text, length=self.model.config.words)
+        return explain(
+            query,
+            self.collection,
+            row,
+            text=text,
+            words=words,
+            stored=stored,
+            confidence=confidence,
+        )
+
+
+def _require_some(top: int) -> None:
+    if top < 1:
+        raise SettingError("top", top, "it must be at least 1")

@@ -1,0 +1,71 @@
+"""A server whose index changes behind it: every answer is about one version, and none breaks."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import COLOURS, clip, colour_model
+from fastapi.testclient import TestClient
+
+from ucofia.index.index import Index
+from ucofia.serve.app import create_app
+
+HERE = "http://127.0.0.1:8642"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    for colour in ("red", "green", "blue"):
+        clip(tmp_path / "videos" / f"{colour}.mp4", [colour])
+    bank = [f"{a} {b}" for a, b in itertools.product(COLOURS, repeat=2)]
+    index = Index.create(tmp_path / "index", colour_model(), bank=bank)
+    index.add(tmp_path / "videos" / "red.mp4")
+    index.add(tmp_path / "videos")
+    return index
+
+
+@pytest.fixture
+def client(index: Index) -> Iterator[TestClient]:
+    with TestClient(create_app(index), base_url=HERE) as client:
+        yield client
+
+
+def test_pictures_outlive_a_compaction(client: TestClient, index: Index, tmp_path: Path) -> None:
+    hits = client.get("/api/search", params={"text": "red"}).json()["hits"]
+    other = Index.open(index.path, colour_model())
+    other.remove(tmp_path / "videos" / "blue.mp4")
+    other.compact()
+    posters = [hit["poster"] for hit in hits if Path(hit["path"]).stem != "blue"]
+    assert [client.get(poster).status_code for poster in posters] == [200, 200]
+
+
+def test_a_hit_explains_itself_after_a_compaction(index: Index, tmp_path: Path) -> None:
+    hit = index.search("red")[0]
+    other = Index.open(index.path, colour_model())
+    other.remove(tmp_path / "videos" / "blue.mp4")
+    other.compact()
+    assert hit.explain().score == hit.score
+
+
+def test_what_comes_in_during_a_search_waits_for_the_next(
+    client: TestClient, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "more" / "white.mp4", ["white"])
+    engine = client.app.state.api.engine  # type: ignore[attr-defined]
+    refreshed = engine.refresh
+
+    def then_somebody_writes() -> object:
+        found = refreshed()
+        Index.open(index.path, colour_model()).add(tmp_path / "more")
+        return found
+
+    monkeypatch.setattr(engine, "refresh", then_somebody_writes)
+    during = client.get("/api/search", params={"text": "white"})
+    monkeypatch.undo()
+    after = client.get("/api/search", params={"text": "white"})
+    assert during.status_code == 200, during.text
+    names = {Path(hit["path"]).stem for hit in during.json()["hits"]}
+    assert names == {"red", "green", "blue"}
+    assert Path(after.json()["hits"][0]["path"]).stem == "white"
+    assert during.headers["etag"] != after.headers["etag"]
