@@ -91,7 +91,7 @@ def test_the_other_verbs(
     assert run("info", "--json") == 0
     assert json.loads(capsys.readouterr().out)["videos"] == 3
     texts = tmp_path / "texts.txt"
-    texts.write_text("red\n\nblue\n")
+    texts.write_text("red\n\nblue\nblue\n")
     assert run("describe", videos / "red.mp4", "--texts", texts) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("red")
     assert run("similar", videos / "red.mp4", "--json") == 0
@@ -103,7 +103,9 @@ def test_the_other_verbs(
     assert run("remove", videos / "red.mp4") == 0
     assert capsys.readouterr().out.endswith("1 removed\n")
     assert run("search", "--queries", texts, "--json") == 0
-    assert list(json.loads(capsys.readouterr().out)) == ["red", "blue"]
+    answers = json.loads(capsys.readouterr().out)
+    assert [answer["text"] for answer in answers] == ["red", "blue", "blue"]
+    assert len(answers[2]["hits"]) == 2
 
 
 def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +117,68 @@ def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("index", videos, "--segment", "7") == 1
     assert "made with 'auto'" in capsys.readouterr().err
     assert run("search") == 2
+
+
+def test_a_place_that_cannot_be_written_is_one_line(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos / "red.mp4")
+    nowhere = tmp_path / "nowhere"
+    for words in (
+        ("search", "red", "--explain", nowhere / "why.png"),
+        ("export", nowhere / "all.csv"),
+        ("export", nowhere / "all.parquet"),
+        ("export", "/proc/clips", "--text", "red"),
+        ("index", videos, "--index", videos / "red.mp4"),
+    ):
+        capsys.readouterr()
+        assert run(*words) == 1, words
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told.startswith("ucofia: ") and str(words[1 if "export" in words else 3]) in told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", " "], "Invalid value for TEXT: it has no words to look for"),
+        (
+            ["search", "red", "--explain", "why.xyz"],
+            "why.xyz must end in one of .png, .jpg, .json",
+        ),
+        (["search", "red", "--since", "last week"], "'last week'"),
+        (["search", "red", "--top", "0"], "'--top'"),
+        (["similar", "red.mp4", "--top", "-1"], "'--top'"),
+        (["describe", "red.mp4", "--top", "-1"], "'--top'"),
+    ],
+)
+def test_wrong_use_has_a_code_of_its_own(
+    words: list[str], message: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_without_texts_is_named_and_any_day_is_a_day(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos)
+    (tmp_path / "none.txt").write_text("\n \n")
+    assert run("search", "--queries", tmp_path / "none.txt") == 1
+    assert "none.txt', but there is no text in it" in capsys.readouterr().err
+    assert run("search", "red", "--since", "0001-01-01") == 0
+
+
+def test_results_may_be_read_by_somebody_who_leaves(model: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("red\n" * 3000)  # more than a pipe holds
+    clip(tmp_path / "videos" / "red.mp4", ["red"], seconds_each=0.5)
+    made = command(tmp_path / "index", "index", tmp_path / "videos", "--model", model)
+    assert made.communicate() and made.returncode == 0
+    asked = command(tmp_path / "index", "search", "--queries", texts, "--json")
+    assert asked.stdout is not None and asked.stderr is not None
+    asked.stdout.readline()
+    asked.stdout.close()
+    assert (asked.stderr.read(), asked.wait()) == ("", 1)
 
 
 @pytest.fixture(scope="module")

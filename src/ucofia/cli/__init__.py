@@ -4,6 +4,7 @@ Results go to stdout, talk and progress to stderr. Heavy imports wait inside the
 `ucofia --help` is quick. Exit codes: 0 fine, 1 our error in one line, 2 wrong use, 3 no match.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,11 +32,18 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; turn our own errors into one line and exit code 1."""
+    """Run one command; our own errors, and those of files, are one line and exit code 1."""
     try:
         result = app(args=argv, standalone_mode=False)
     except UCoFiAError as error:
         print(f"ucofia: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our results has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"ucofia: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except _UsageError as error:
         error.show()  # type: ignore[attr-defined]

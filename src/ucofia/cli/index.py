@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.options import DeviceOption, IndexOption, JsonOption
 from ucofia.cli.show import as_json, index_for, index_here, lines, progress_bar, talk
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
     from ucofia.index.ingest import AddReport
     from ucofia.video.sample import Segment
-
-IndexOption = Annotated[
-    str | None,
-    typer.Option("--index", help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
-DeviceOption = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 
 
 @app.command("index")

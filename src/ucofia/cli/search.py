@@ -1,12 +1,22 @@
 """Verbs that ask an index: search, describe, similar."""
 
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.index import DeviceOption, IndexOption, JsonOption
+from ucofia.cli.options import (
+    DeviceOption,
+    IndexOption,
+    JsonOption,
+    MaxOption,
+    MinOption,
+    SinceOption,
+    TopOption,
+    UnderOption,
+)
 from ucofia.cli.show import as_json, clock, index_here, lines, talk
 
 if TYPE_CHECKING:
@@ -14,13 +24,26 @@ if TYPE_CHECKING:
     from ucofia.index.recall import Recall
 
 NO_MATCH = 3
-UnderOption = Annotated[list[Path] | None, typer.Option(help="Only videos below this folder.")]
-MinOption = Annotated[float | None, typer.Option(help="Only videos at least this long.")]
-MaxOption = Annotated[float | None, typer.Option(help="Only videos at most this long.")]
-SinceOption = Annotated[
-    str | None, typer.Option(help="Only files written on this day or later, as 2024-12-31.")
+FIRST_DAY = datetime(1971, 1, 1)
+WHY_SUFFIXES = (".png", ".jpg", ".json")
+ExactOption = Annotated[
+    bool,
+    typer.Option(
+        "--exact/--fast",
+        help="Score all that could matter, or a fixed number; --fast says how much of the "
+        "exact list it finds here.",
+    ),
 ]
-TopOption = Annotated[int, typer.Option(help="How many results.")]
+SureOption = Annotated[
+    float | None, typer.Option(help="Leave out what is less sure.", min=0.0, max=1.0)
+]
+ExplainOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a picture (.png) or the numbers (.json) of why, per hit."),
+]
+QueriesOption = Annotated[
+    Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
+]
 
 
 @app.command()
@@ -28,24 +51,10 @@ def search(
     text: Annotated[str | None, typer.Argument(help="What to look for, in words.")] = None,
     index: IndexOption = None,
     top: TopOption = 10,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact/--fast",
-            help="Score all that could matter, or a fixed number; --fast says how much of the "
-            "exact list it finds here.",
-        ),
-    ] = True,
-    min_confidence: Annotated[
-        float | None, typer.Option(help="Leave out what is less sure, from 0 to 1.")
-    ] = None,
-    explain: Annotated[
-        Path | None,
-        typer.Option(help="Write a picture (.png) or the numbers (.json) of why, per hit."),
-    ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
-    ] = None,
+    exact: ExactOption = True,
+    min_confidence: SureOption = None,
+    explain: ExplainOption = None,
+    queries: QueriesOption = None,
     under: UnderOption = None,
     min_seconds: MinOption = None,
     max_seconds: MaxOption = None,
@@ -60,23 +69,19 @@ def search(
     from ucofia.index.index import Index
 
     texts = _texts(text, queries)
+    _require_kind(explain)
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
     answers = opened.search_many(texts, top=top, exact=exact, filters=filters)
-    if min_confidence is not None:
-        answers = [
-            [h for h in hits if (h.confidence or 0.0) >= min_confidence] for hits in answers
-        ]
+    least = min_confidence or 0.0
+    answers = [[hit for hit in hits if (hit.confidence or 0.0) >= least] for hits in answers]
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)
     if json:
-        found = answers[0] if queries is None else dict(zip(texts, answers, strict=True))
-        print(as_json(found))
+        pairs = zip(texts, answers, strict=True)
+        print(as_json([_answer(*pair) for pair in pairs] if queries else answers[0]))
     else:
-        for one, hits in zip(texts, answers, strict=True):
-            if queries is not None:
-                print(f"# {one}")
-            print_hits(hits)
+        _print_answers(texts, answers, with_texts=queries is not None)
     if not exact:
         _say_recall(opened.fast_recall())
     matches = any(hit.is_match is not False for hits in answers for hit in hits)
@@ -134,6 +139,17 @@ def similar(
     return 0 if hits else NO_MATCH
 
 
+def _answer(text: str, hits: "list[Hit]") -> dict[str, Any]:
+    return {"text": text, "hits": hits}
+
+
+def _print_answers(texts: list[str], answers: "list[list[Hit]]", *, with_texts: bool) -> None:
+    for text, hits in zip(texts, answers, strict=True):
+        if with_texts:
+            print(f"# {text}")
+        print_hits(hits)
+
+
 def print_hits(hits: "list[Hit]") -> None:
     """Print hits as a table for people."""
     for number, hit in enumerate(hits, 1):
@@ -153,17 +169,13 @@ def filters_of(
     under: list[Path] | None,
     min_seconds: float | None,
     max_seconds: float | None,
-    since: str | None,
+    since: datetime | None,
 ) -> "Filters":
     """Turn options into filters."""
-    from datetime import datetime
-
     from ucofia.index.hits import Filters
 
-    try:
-        day = datetime.fromisoformat(since) if since else None
-    except ValueError as error:
-        raise typer.BadParameter("write a day as 2024-12-31", param_hint="--since") from error
+    # No file is older than the clock that files are dated with.
+    day = None if since is None or since < FIRST_DAY else since
     return Filters(under=under or (), min_seconds=min_seconds, max_seconds=max_seconds, since=day)
 
 
@@ -171,8 +183,17 @@ def _texts(text: str | None, queries: Path | None) -> list[str]:
     if (text is None) == (queries is None):
         raise typer.BadParameter("give a TEXT, or a file with --queries", param_hint="TEXT")
     if queries is None:
+        if not (text or "").strip():
+            raise typer.BadParameter("it has no words to look for", param_hint="TEXT")
         return [text or ""]
     return lines(queries)
+
+
+def _require_kind(path: Path | None) -> None:
+    """Refuse a name that says no kind of explanation, before anything is searched."""
+    if path is not None and path.suffix.lower() not in WHY_SUFFIXES:
+        kinds = ", ".join(WHY_SUFFIXES)
+        raise typer.BadParameter(f"{path} must end in one of {kinds}", param_hint="--explain")
 
 
 def _say_recall(recall: "Recall | None") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.index import DeviceOption, IndexOption
+from ucofia.cli.options import DeviceOption, IndexOption
 from ucofia.cli.show import index_here, talk
 from ucofia.errors import MissingExtraError, SettingError
 

@@ -86,13 +86,16 @@ def clock(second: float) -> str:
 
 
 def lines(path: Path) -> list[str]:
-    """Read a file of texts, one per line."""
+    """Read a file of texts, one per line; at least one."""
     try:
         found = [line.strip() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         rule = f"it cannot be read as a text file ({error})"
         raise SettingError("file of texts", str(path), rule) from error
-    return [line for line in found if line]
+    texts = [line for line in found if line]
+    if not texts:
+        raise SettingError("file of texts", str(path), "there is no text in it")
+    return texts
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,31 @@
+"""Options that several verbs share: one name, one meaning, one line of help."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+IndexOption = Annotated[
+    str | None,
+    typer.Option("--index", help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
+DeviceOption = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+TopOption = Annotated[int, typer.Option(help="How many results.", min=1)]
+
+UnderOption = Annotated[list[Path] | None, typer.Option(help="Only videos below this folder.")]
+MinOption = Annotated[float | None, typer.Option(help="Only videos at least this long.")]
+MaxOption = Annotated[float | None, typer.Option(help="Only videos at most this long.")]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(help="Only files written on this day or later.", formats=["%Y-%m-%d"]),
+]
+
+DataOption = Annotated[Path | None, typer.Option(help="Folder of the data set.")]
+CacheOption = Annotated[
+    Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
+]
+WorkersOption = Annotated[
+    int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)
+]
