@@ -11,13 +11,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from ucofia.errors import VideoError
-from ucofia.index import encode, files
+from ucofia.index import encode, failures, files
+from ucofia.index.failures import Failure, KnownFailure
+from ucofia.index.failures import known_failures as known_failures
 from ucofia.index.files import FoundFile
 from ucofia.index.rows import FileIdentity, SegmentRow
 from ucofia.index.store import Store
@@ -36,15 +36,6 @@ ENCODE_CLIPS = 8
 PART_SECONDS = 1800.0
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A file that could not be used."""
-
-    path: str
-    reason: str
-    is_known: bool = False  # it failed before and has not changed since: it was not tried again
-
-
 @dataclass
 class AddReport:
     """What became of the files."""
@@ -59,32 +50,6 @@ class AddReport:
     warnings: list[str] = field(default_factory=list)
     segments: int = 0  # rows written
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class KnownFailure:
-    """A file that failed, as it was then; while it stays so it is not tried again."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-    reason: str
-
-
-_FAILED = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("mtime_ns", pa.int64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
-
-
-def known_failures(store: Store) -> dict[str, KnownFailure]:
-    """List the files that failed before, by path."""
-    table = store.small("failed")
-    return {row["path"]: KnownFailure(**row) for row in table.to_pylist()} if table else {}
 
 
 @dataclass
@@ -106,13 +71,18 @@ def add(
     prune: bool = False,
     workers: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    retry: bool = True,
     progress: Progress | None = None,
 ) -> AddReport:
-    """Bring an index up to date with some files and folders."""
+    """Bring an index up to date with some files and folders.
+
+    Files that broke a limit or the decoder get another chance, unless `retry` is False; files
+    whose bytes are no video only when they have changed.
+    """
     began = time.monotonic()
     found = list(files.find(paths))
     logger.info("looking at %d files with %d workers", len(found), workers)
-    run = _Run(store, model, found, progress)
+    run = _Run(store, model, found, progress, retry=retry)
     try:
         while run.has_requests():
             for result in decode_many(run.requests(), workers=workers, limits=limits):
@@ -121,12 +91,17 @@ def add(
     finally:
         run.commit()  # also after an interrupt: what is complete is worth keeping
     places = [files.place_of(path) for path in paths]
-    gone = [p for p in run.known if files.is_below(p, places) and not os.path.lexists(p)]
+
+    def is_gone(path: str) -> bool:
+        return files.is_below(path, places) and not os.path.lexists(path)
+
+    failures.forget(store, filter(is_gone, run.bad))
+    gone = sorted(filter(is_gone, run.known))
     if prune:
-        store.remove(sorted(gone))
+        store.remove(gone)
         run.report.removed = len(gone)
     else:
-        run.report.missing = sorted(gone)
+        run.report.missing = gone
     run.report.seconds = time.monotonic() - began
     return run.report
 
@@ -135,13 +110,20 @@ class _Run:
     """The state of one `add`: what is known, what is open, what waits for its commit."""
 
     def __init__(
-        self, store: Store, model: Model, found: Sequence[FoundFile], progress: Progress | None
+        self,
+        store: Store,
+        model: Model,
+        found: Sequence[FoundFile],
+        progress: Progress | None,
+        *,
+        retry: bool,
     ) -> None:
         self.store, self.model, self.progress = store, model, progress
         self.report = AddReport()
         self.known = store.files()
         self.total = len(found)
-        self._bad = known_failures(store)
+        self.bad = failures.known_failures(store)
+        self._retry = retry
         self._paths_by_hash = {file.content_hash: file.path for file in self.known.values()}
         self._queue = deque(found)
         self._parts: deque[tuple[str, float]] = deque()  # long files to be continued
@@ -221,13 +203,11 @@ class _Run:
         """Make everything complete part of the index."""
         if self._rows:
             self.store.put(self._rows, replacing=self._replaced)
-            healed = {row.file.path for row in self._rows} & self._bad.keys()
-            self.store.forget_small("failed", "path", sorted(healed))
+            healed = {row.file.path for row in self._rows} & self.bad.keys()
+            failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
         if self._failures:
-            rows = [asdict(failure) for failure in self._failures.values()]
-            table = pa.Table.from_pylist(rows, schema=_FAILED)
-            self.store.put_small("failed", table, key="path")
+            failures.remember(self.store, self._failures.values())
             # A file that was fine and is broken now must not answer with what it was.
             broken = [path for path in self._failures if path in self.known]
             if broken:
@@ -252,8 +232,8 @@ class _Run:
         if known and (known.size_bytes, known.mtime_ns) == (file.size_bytes, file.mtime_ns):
             self.report.unchanged += 1
             return None
-        bad = self._bad.get(file.path)
-        if bad and (bad.size_bytes, bad.mtime_ns) == (file.size_bytes, file.mtime_ns):
+        bad = self.bad.get(file.path)
+        if bad and bad.still_holds(file, retry=self._retry):
             self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
             return None
         try:
@@ -294,9 +274,9 @@ class _Run:
         if not os.path.lexists(file.path):
             return  # gone since it was found: that is no fault of the file
         self.report.failed.append(Failure(file.path, error.reason))
-        self._failures[file.path] = KnownFailure(
-            file.path, file.size_bytes, file.mtime_ns, error.reason
-        )
+        failure = KnownFailure.of(file, error)
+        if failure != self.bad.get(file.path):
+            self._failures[file.path] = failure
 
     def _say(self) -> None:
         if self.progress is not None:

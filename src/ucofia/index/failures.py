@@ -1,0 +1,81 @@
+"""Files that could not be used: which they are, and which of them are worth another try.
+
+A file whose bytes are wrong stays wrong until it changes. Whether it may be read, how much it may
+cost and whether the machine is busy can change without it. Knows nothing of decoding.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from ucofia.errors import DecoderDiedError, UnreadableVideoError, VideoError, VideoLimitError
+from ucofia.index.files import FoundFile
+from ucofia.index.rows import FileIdentity
+from ucofia.index.store import Store
+
+_TABLE = "failed"
+_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+_CHEAP = frozenset({UnreadableVideoError.__name__})  # to try again costs no decoding
+_PASSING = _CHEAP | {VideoLimitError.__name__, DecoderDiedError.__name__}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that could not be used."""
+
+    path: str
+    reason: str
+    is_known: bool = False  # it failed before and has not changed since: it was not tried again
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """A file that failed, as it was then."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    error: str  # the name of its class
+    reason: str
+
+    @classmethod
+    def of(cls, file: FoundFile | FileIdentity, error: VideoError) -> "KnownFailure":
+        """Remember a file with what was wrong with it."""
+        kind = type(error).__name__
+        return cls(file.path, file.size_bytes, file.mtime_ns, kind, error.reason)
+
+    def still_holds(self, file: FoundFile, *, retry: bool) -> bool:
+        """Tell whether to try again would be in vain, or costly where that is not wished."""
+        is_same = (self.size_bytes, self.mtime_ns) == (file.size_bytes, file.mtime_ns)
+        return is_same and self.error not in (_PASSING if retry else _CHEAP)
+
+
+def known_failures(store: Store) -> dict[str, KnownFailure]:
+    """List the files that failed before, by path."""
+    table = store.small(_TABLE)
+    # Earlier versions did not say what kind of failure it was; their files get another try.
+    if table is None or table.schema.names != _SCHEMA.names:
+        return {}
+    return {row["path"]: KnownFailure(**row) for row in table.to_pylist()}
+
+
+def remember(store: Store, failures: Iterable[KnownFailure]) -> None:
+    """Add files to those that failed, or say anew what is wrong with them."""
+    old = store.small(_TABLE)
+    has_kinds = old is not None and old.schema.names == _SCHEMA.names
+    table = pa.Table.from_pylist([asdict(failure) for failure in failures], schema=_SCHEMA)
+    store.put_small(_TABLE, table, key="path" if has_kinds else None)
+
+
+def forget(store: Store, paths: Iterable[str]) -> None:
+    """Take files out that are fine now, or gone."""
+    store.forget_small(_TABLE, "path", sorted(paths))
