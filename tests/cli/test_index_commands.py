@@ -119,6 +119,15 @@ def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("search") == 2
 
 
+def test_a_mistyped_folder_leaves_no_index_behind(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UCOFIA_INDEX")
+    assert run("index", tmp_path / "Vidoes") == 1
+    assert "Vidoes: there is no such file or folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_written_is_one_line(
     run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

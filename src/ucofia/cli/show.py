@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ucofia.errors import NoIndexError, SettingError
+from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
 
 if TYPE_CHECKING:
     from ucofia.types import Progress
@@ -19,7 +19,10 @@ INDEX_FOLDER = ".ucofia"
 
 
 def index_for(paths: list[Path], given: str | None) -> str:
-    """Say where the index of some folders is: as given, as the variable says, or in the first."""
+    """Return where the index of some folders is: as given, by the variable, or in the first."""
+    for path in paths:
+        if not path.expanduser().exists():  # before an index is made for a name that was mistyped
+            raise UnreadableVideoError(path, "there is no such file or folder")
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:
         return named
