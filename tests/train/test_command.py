@@ -68,6 +68,17 @@ def test_wrong_settings_are_told_in_one_line(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("preset", "asks_for"),
+    [("ucofia-msrvtt", "MSRVTT"), ("ucofia-vatex", "vatex"), ("ucofia", "captions.jsonl")],
+)
+def test_a_preset_named_after_a_data_set_trains_on_it(
+    preset: str, asks_for: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", preset, "--data", str(tmp_path), "--out", str(tmp_path / "run")]) == 1
+    assert asks_for in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_the_training_to_stop(number: signal.Signals) -> None:
     before = signal.getsignal(number)

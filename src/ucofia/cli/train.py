@@ -32,8 +32,11 @@ def train(
     out: Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
     benchmark: Annotated[
-        str, typer.Option(help="What is in that folder: see `ucofia data list`.")
-    ] = "folder",
+        str | None,
+        typer.Option(
+            help="What is in that folder: see `ucofia data list` [default: the preset's]."
+        ),
+    ] = None,
     backbone: Annotated[
         str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
     ] = "clip-vit-b32",
@@ -80,7 +83,7 @@ def train(
         save_steps=save_steps,
         tensorboard=tensorboard,
     )
-    opened = open_data(benchmark, data)
+    opened = open_data(benchmark or _benchmark_of(preset), data)
     world, here = distributed.join(device)
     try:
         with _bar(shown=world.is_first) as progress, _stop_signals() as stop:
@@ -107,6 +110,14 @@ def train(
     if world.is_first:
         print(json.dumps(result, indent=2) if as_json else _text(result, out))
     return 0
+
+
+def _benchmark_of(preset: str) -> str:
+    """Return the data set that a preset is named after, or `folder`."""
+    from ucofia.benchmarks.catalogue import DATA_SETS
+
+    named = preset.removeprefix("ucofia-")
+    return named if named in DATA_SETS else "folder"
 
 
 def _changed(config: "TrainConfig", **values: Any) -> "TrainConfig":

@@ -1,0 +1,42 @@
+"""The commands that the pages show can be typed."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from ucofia.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Yield the lines of code blocks that begin with our command."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        if match := re.match(r"^(?:    |\$ )?(?:torchrun .* -m )?(ucofia [a-z].*)$", line):
+            yield match[1].partition("  #")[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_has_arguments_that_its_verb_takes(page: Path) -> None:
+    import ucofia.cli  # noqa: F401 - adds the verbs
+
+    for line in commands(page):
+        group = typer.main.get_command(app)
+        words = shlex.split(line)[1:]
+        context = group.make_context("ucofia", words[:1])
+        while hasattr(group, "commands"):
+            group = group.commands[words.pop(0)]
+        try:
+            group.make_context(line, words, parent=context)
+        except Exception as error:
+            raise AssertionError(f"{page.name}: {line}: {error}") from error
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(list(commands(ROOT / "README.md"))) > 5
