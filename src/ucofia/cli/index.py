@@ -32,8 +32,10 @@ def index_command(
     ] = None,
     prune: Annotated[bool, typer.Option(help="Forget files that are gone.")] = False,
     watch: Annotated[bool, typer.Option(help="Stay, and look again every --every s.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks with --watch.")] = 10.0,
-    workers: Annotated[int | None, typer.Option(help="Processes that decode.")] = None,
+    every: Annotated[
+        float, typer.Option(help="Seconds between two looks with --watch.", min=0)
+    ] = 10.0,
+    workers: Annotated[int | None, typer.Option(help="Processes that decode.", min=1)] = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:

@@ -22,6 +22,7 @@ from ucofia.errors import (
     DecoderDiedError,
     DecoderStartError,
     NotAVideoError,
+    SettingError,
     UnreadableVideoError,
     VideoError,
     VideoLimitError,
@@ -91,6 +92,8 @@ def decode_many(
     At most `in_flight` requests are taken ahead of the results. Closing the iterator, or an
     interrupt, ends the workers.
     """
+    if workers < 1:
+        raise SettingError("workers", workers, "somebody must decode; it must be at least 1")
     ahead = in_flight or 2 * workers
     pending: deque[Future[Decoded | Failed]] = deque()
     with _Pool(command, limits) as pool, ThreadPoolExecutor(workers) as threads:
@@ -121,6 +124,7 @@ class _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
         self._watcher.join()
         for worker in self._workers:
             worker.end()

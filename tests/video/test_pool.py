@@ -1,0 +1,29 @@
+"""However decoding ends, nobody is left waiting for it."""
+
+import threading
+
+import pytest
+
+from ucofia.errors import SettingError
+from ucofia.types import PixelSpec
+from ucofia.video import sandbox
+from ucofia.video.sandbox import Request, decode_many
+
+REQUEST = Request(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_without_workers_there_is_an_error_instead_of_silence(workers: int) -> None:
+    with pytest.raises(SettingError, match=f"workers is {workers}, but somebody must decode"):
+        list(decode_many([REQUEST], workers=workers))
+
+
+def test_threads_that_cannot_be_had_end_the_watcher_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(workers: int) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sandbox, "ThreadPoolExecutor", refuse)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="can't start"):
+        list(decode_many([REQUEST]))
+    assert threading.active_count() == before
