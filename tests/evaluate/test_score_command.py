@@ -100,6 +100,20 @@ def test_wrong_use_ends_in_one_line(
     assert out == "" and err.startswith("ucofia: ") and text in err and err.count("\n") == 1
 
 
+def test_an_excluded_pair_is_never_found_and_changes_no_temperature(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = np.eye(4) - 0.5
+    scores[0, 1] = scores[2, 2] = -np.inf
+    np.save(files / "excluded.npy", scores)
+    arguments = ["score", str(files / "excluded.npy"), "--json", "--normalise"]
+    assert main([*arguments, "dual-softmax", "--normalise", "none"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["temperature"] == 0.01
+    for line in found["lines"]:
+        assert line["values"]["R@1"] == 75.0 and line["values"]["MnR"] == 1.75
+
+
 def test_scoring_a_matrix_needs_no_torch(files: Path) -> None:
     code = (
         "import sys, ucofia.cli.score; from ucofia.cli import main; "

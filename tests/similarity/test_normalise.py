@@ -369,6 +369,18 @@ def test_the_dual_softmax_keeps_an_order_where_products_underflow() -> None:
     assert found[1, 0] == 0
 
 
+def test_the_dual_softmax_leaves_excluded_pairs_out() -> None:
+    scores = np.random.default_rng(3).uniform(-1, 1, (6, 5))
+    excluded = np.zeros_like(scores, dtype=bool)
+    excluded[[0, 2, 5], [1, 1, 4]] = True
+    held = np.where(excluded, -np.inf, scores)
+    prior = np.exp(held) / np.exp(held).sum(0)
+    products = np.where(excluded, -np.inf, scores * prior)
+    found = dual_softmax(held)
+    np.testing.assert_array_equal(np.isneginf(found), excluded)
+    np.testing.assert_array_equal(found.argsort(1), products.argsort(1))
+
+
 def test_the_querybank_normalises_only_rows_whose_best_is_a_hub() -> None:
     scores = np.array([[3.0, 2.0, 0.0], [0.0, 1.0, 2.0]])
     bank = np.array([[5.0, 1.0, 1.5], [4.0, 3.0, 0.5]])  # both choose candidate 0

@@ -247,7 +247,9 @@ def _truth(shape: tuple[int, ...], truth: np.ndarray | None) -> np.ndarray:
 def _temperature(wanted: float | None, scores: Levels) -> tuple[float, str]:
     if wanted is not None:
         return wanted, "as given"
-    if all(max(float(m.max()), -float(m.min())) <= COSINE_LIMIT for m in scores.values()):
+    # Minus infinity excludes a pair; it says nothing about the scale of the others.
+    most = [max(m.max(), -m.min(where=m > -np.inf, initial=0)) for m in scores.values()]
+    if max(most) <= COSINE_LIMIT:
         return COSINE_TEMPERATURE, "the scores are within -1 and 1, so they count as cosines"
     return 1.0, "the scores go beyond -1 and 1, so they count as logits"
 

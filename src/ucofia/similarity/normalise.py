@@ -167,15 +167,17 @@ def dual_softmax(
     """Each score times its softmax over the queries (CAMoE's dual softmax loss, at test time).
 
     The products are returned on a signed logarithmic scale: they have the products' order, and
-    none of them underflows. Needs all queries at once, so it is no protocol for a single query.
+    none of them underflows; minus infinity, which excludes a pair, stays. Needs all queries at
+    once, so it is no protocol for a single query.
     """
     _require_settings(1, temperature)
     exact = np.asarray(scores, dtype=np.float64)
     log_prior = exact / temperature + inverted_softmax_bias(exact / temperature)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         size = np.log(np.abs(exact)) + log_prior
     lowest = size[np.isfinite(size)].min(initial=0)
-    return np.sign(exact) * np.where(exact == 0, 0, size - lowest + 1)
+    product = np.sign(exact) * np.where(exact == 0, 0, size - lowest + 1)
+    return np.where(np.isneginf(exact), -np.inf, product)
 
 
 def querybank(
