@@ -179,6 +179,19 @@ def test_a_torchscript_archive_is_read_without_running_it(tmp_path: Path) -> Non
     assert all(t.dtype == torch.float32 for t in to_towers(read).values())
 
 
+@pytest.mark.parametrize(
+    "files", [{}, {"x/data.pkl": b"garbage"}, {"x/data.pkl": pickle.dumps(3)}], ids=str
+)
+def test_a_damaged_torchscript_archive_is_an_error_of_ours(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    with zipfile.ZipFile(tmp_path / "clip.pt", "w") as archive:
+        for name, content in {"x/constants.pkl": b"", **files}.items():
+            archive.writestr(name, content)
+    with pytest.raises(CheckpointError, match="not a file of tensors"):
+        checkpoint.load(tmp_path / "clip.pt")
+
+
 class Evil:
     def __reduce__(self) -> tuple[object, ...]:
         return (print, ("this file ran code",))

@@ -19,7 +19,7 @@ from ucofia.encode import clip_names
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vip import ClipVipBackbone
-from ucofia.errors import CheckpointError, CheckpointMismatchError
+from ucofia.errors import CheckpointError, CheckpointMismatchError, UnsafeFileError
 from ucofia.model import Model
 from ucofia.presets import preset
 
@@ -82,13 +82,15 @@ class Heads:
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint file without running anything in it."""
-    if torchscript.is_torchscript(path):
-        return torchscript.read_tensors(path)
     try:
+        if torchscript.is_torchscript(path):
+            return torchscript.read_tensors(path)
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # both libraries raise what they please on a damaged file
+    except UnsafeFileError:
+        raise
+    except Exception as error:  # all three readers raise what they please on a damaged file
         raise CheckpointError(path, f"not a file of tensors ({_first_line(error)})") from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
