@@ -70,7 +70,11 @@ def test_wrong_settings_are_told_in_one_line(
 
 @pytest.mark.parametrize(
     ("preset", "asks_for"),
-    [("ucofia-msrvtt", "MSRVTT"), ("ucofia-vatex", "vatex"), ("ucofia", "captions.jsonl")],
+    [
+        ("ucofia-msrvtt", "MSRVTT"),
+        ("ucofia-vatex", "ref_captions.json"),
+        ("ucofia", "captions.jsonl"),
+    ],
 )
 def test_a_preset_named_after_a_data_set_trains_on_it(
     preset: str, asks_for: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
