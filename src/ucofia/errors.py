@@ -328,6 +328,17 @@ class IndexWriteError(UCoFiAError):
         )
 
 
+class NoRoomError(UCoFiAError):
+    """The folder for temporary files is too small for a calculation."""
+
+    def __init__(self, folder: str, size_bytes: int, problem: str) -> None:
+        self.folder, self.size_bytes = folder, size_bytes
+        super().__init__(
+            f"{folder} has no room for {size_bytes / 1e6:.0f} MB of scores: {problem}. "
+            f"Make room there, or name another folder: TMPDIR=FOLDER ucofia ..."
+        )
+
+
 class ModelMismatchError(UCoFiAError):
     """An index was built by another model than the one in use."""
 

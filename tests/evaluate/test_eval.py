@@ -70,7 +70,7 @@ def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -
 def test_matrices_that_lie_in_files_change_nothing(
     model: Model, found: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrices, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("ucofia.scratch.IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(matrices, "BLOCK_ENTRIES", 7)
     mapped = evaluate(model, *tiny_benchmark(), options=BRIEF)
     assert isinstance(mapped.scores["video"], np.memmap)

@@ -114,6 +114,11 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
             "again.",
         ),
         (
+            errors.NoRoomError("/tmp", 2_000_000, "No space left on device"),
+            "/tmp has no room for 2 MB of scores: No space left on device. Make room there, or "
+            "name another folder: TMPDIR=FOLDER ucofia ...",
+        ),
+        (
             errors.ModelMismatchError("x.index", "starter (a1)", "tiny (b2)"),
             "the index x.index was built with the model starter (a1), but tiny (b2) is in use; "
             "their vectors cannot be compared. Use the first model, or make another index: "

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from ucofia import scratch
 from ucofia.benchmarks.batches import video_batches
 from ucofia.benchmarks.frames import FrameSource
 from ucofia.benchmarks.types import Split
 from ucofia.errors import SettingError, TextCutWarning
-from ucofia.evaluate.matrices import empty_matrix
 from ucofia.index.rows import Collection, in_memory
 from ucofia.index.scoring import queries
 from ucofia.index.scoring import score as search_scores
@@ -77,9 +77,8 @@ def level_scores(
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level, in blocks."""
-    found = {
-        level: empty_matrix(len(texts), len(collection), np.float32) for level in model.levels()
-    }
+    shape = (len(texts), len(collection))
+    found = {level: scratch.empty(shape, np.float32) for level in model.levels()}
     done = 0
     for text in model.encode_texts(texts):
         with torch.inference_mode():

@@ -6,18 +6,16 @@ that is too large for the memory lies in a temporary file that vanishes with it.
 """
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from ucofia import scratch
 from ucofia.errors import MatrixError
 
 ONLY_LEVEL = "total"
-IN_MEMORY_BYTES = 512 << 20  # larger matrices are mapped from a temporary file
 BLOCK_ENTRIES = 2**22  # averaged at a time
 ADVICE = "Save a two-dimensional array of numbers: numpy.save(path, scores)"
 
@@ -77,14 +75,6 @@ def require_bank(
         raise MatrixError(what, problem, advice)
 
 
-def empty_matrix(rows: int, columns: int, dtype: Any) -> np.ndarray:
-    """Make room for scores: in memory, or in a file without a name when there are too many."""
-    if rows * columns * np.dtype(dtype).itemsize <= IN_MEMORY_BYTES:
-        return np.empty((rows, columns), dtype)
-    with tempfile.TemporaryFile() as file:  # the mapping keeps the file alive
-        return np.memmap(file, dtype, "w+", shape=(rows, columns))
-
-
 def mean_level(
     levels: Mapping[str, np.ndarray], weights: Mapping[str, float] | None = None
 ) -> np.ndarray:
@@ -94,7 +84,7 @@ def mean_level(
         return matrices[0]
     shares = [(weights or {}).get(name, 1.0) for name in levels]
     rows, columns = matrices[0].shape
-    mean = empty_matrix(rows, columns, np.float64)
+    mean = scratch.empty((rows, columns), np.float64)
     step = max(1, BLOCK_ENTRIES // max(1, columns))
     for start in range(0, rows, step):
         part = slice(start, start + step)

@@ -7,7 +7,6 @@ next writer, with the same result.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ucofia import scratch
 from ucofia.checkpoint import locate
 from ucofia.errors import SettingError
 from ucofia.index import calibrate
@@ -28,7 +28,6 @@ from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
 SEGMENTS_AT_ONCE = 64
-IN_MEMORY_BYTES = 512 << 20
 GROWTH = 1.5  # segments per solved segment (or the inverse) at which solving again is due
 
 
@@ -121,21 +120,15 @@ def solve(
         return
     text = list(model.encode_texts(bank.texts))
     names = list(model.levels())
-    shape = (len(names), len(bank.texts), len(collection))
-    with tempfile.TemporaryFile() as file:
-        matrix: Array
-        if 4 * np.prod(shape) <= IN_MEMORY_BYTES:
-            matrix = np.empty(shape, np.float32)
-        else:
-            matrix = np.memmap(file, np.float32, "w+", shape=shape)
-        for rows, scores in _scored(model, text, collection, np.arange(len(collection)), progress):
-            for at, name in enumerate(names):
-                matrix[at][:, rows] = scores[name]
-        solutions = {n: normalise.solve(matrix[at]) for at, n in enumerate(names)}
-        biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
-        potentials = {name: s.query_potential for name, s in solutions.items()}
-        nulls = _nulls(model, {n: matrix[at] for at, n in enumerate(names)}, biases)
-    mean, deviation, best = nulls
+    room = scratch.empty((len(names), len(bank.texts), len(collection)), np.float32)
+    matrices = dict(zip(names, room, strict=True))
+    for rows, scores in _scored(model, text, collection, np.arange(len(collection)), progress):
+        for name, matrix in matrices.items():
+            matrix[:, rows] = scores[name]
+    solutions = {name: normalise.solve(matrix) for name, matrix in matrices.items()}
+    biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
+    potentials = {name: s.query_potential for name, s in solutions.items()}
+    mean, deviation, best = _nulls(model, matrices, biases)
     generation = _name(bank.texts, potentials)
     _write(store, Bank(bank.texts, potentials, best, len(collection), generation))
     ids = [info.id for info in collection.segments]

@@ -7,12 +7,14 @@ lengths (Cauchy-Schwarz), which is a bound, not an estimate. Without a preview e
 still right, only slower. Derived data: it can be deleted and made again at any time.
 """
 
+import contextlib
+import itertools
 import json
-import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -66,46 +68,11 @@ def rotation_of(collection: Collection, words: Float[Array, "n d"]) -> Float[Arr
     return np.ascontiguousarray(vectors[:, ::-1].T[: cuts_of(delta.shape[1])[-1]])
 
 
-def build(
-    collection: Collection,
-    rotation: Float[Array, "k d"],
-    folder: Path | None = None,
-    *,
-    known: tuple[Preview, list[str]] | None = None,
-) -> Preview:
-    """Summarise every segment, into files of a folder or into memory; `known` ones are copied."""
-    rows, (units, width) = len(collection), collection.patches.pieces[0].shape[1:]
-    cuts = cuts_of(width)
-    sizes = np.diff((0, *cuts))
-
-    def room(name: str, shape: tuple[int, ...], kind: type[np.generic]) -> Array:
-        if folder is None:
-            return np.zeros(shape, dtype=kind)
-        return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
-
-    preview = Preview(
-        rotation=rotation,
-        centroid=room("centroid", (rows, width), np.float16),
-        radius=room("radius", (rows,), np.float32),
-        scale=room("scale", (rows,), np.float32),
-        codes=tuple(
-            room(f"codes{n}", (rows, units, int(size)), np.int8) for n, size in enumerate(sizes)
-        ),
-        rest=tuple(room(f"rest{n}", (rows, units), np.float32) for n in range(len(cuts))),
-        lost=tuple(room(f"lost{n}", (rows,), np.float32) for n in range(len(cuts))),
-    )
-    turned = torch.from_numpy(rotation).mT
-    old_rows = _old_rows(collection, known)
-    for start in range(0, rows, BLOCK):
-        here = np.arange(start, min(rows, start + BLOCK))
-        new = here[old_rows[here] < 0]
-        if known is not None and len(new) < len(here):
-            _copy(preview, known[0], here[old_rows[here] >= 0], old_rows)
-        if len(new):
-            block = torch.from_numpy(collection.patches.take(new))
-            mask = torch.from_numpy(collection.patch_mask[new])
-            _summarise(preview, new, block, mask, turned, cuts)
-    return preview
+def build(collection: Collection, rotation: Float[Array, "k d"]) -> Preview:
+    """Summarise every segment, in memory."""
+    parts = list(_parts(collection, rotation))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _preview(rotation, whole)
 
 
 def rest_length(whole: Tensor, part: Tensor) -> Tensor:
@@ -113,25 +80,76 @@ def rest_length(whole: Tensor, part: Tensor) -> Tensor:
     return ((whole - part).clamp(min=0) + ROUNDING * whole).sqrt()
 
 
-def _old_rows(collection: Collection, known: tuple[Preview, list[str]] | None) -> Array:
-    """The row each segment had in an older preview, or -1."""
-    if known is None:
-        return np.full(len(collection), -1)
-    row_of = {segment: row for row, segment in enumerate(known[1])}
-    return np.array([row_of.get(info.id, -1) for info in collection.segments])
+def save(collection: Collection, words: Float[Array, "n d"], folder: Path) -> None:
+    """Write a preview beside the index; it appears whole or not at all.
+
+    Segments that the preview before it knew keep their summaries and its rotation.
+    """
+    old = _read(folder)
+    rotation = old[0].rotation if old else rotation_of(collection, words)
+    part = folder.with_name(f"{folder.name}.part")
+    part.mkdir(parents=True)
+    try:
+        np.save(part / "rotation.npy", rotation)
+        (part / "ids.json").write_text(json.dumps([info.id for info in collection.segments]))
+        _write(_parts(collection, rotation, old), len(collection), part)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
 
 
-def _copy(preview: Preview, old: Preview, rows: Array, old_rows: Array) -> None:
-    for name in ("centroid", "radius", "scale"):
-        getattr(preview, name)[rows] = getattr(old, name)[old_rows[rows]]
-    for name in ("codes", "rest", "lost"):
-        for target, source in zip(getattr(preview, name), getattr(old, name), strict=True):
-            target[rows] = source[old_rows[rows]]
+def forget_unfinished(folder: Path) -> None:
+    """Delete what writers that were killed have left."""
+    for part in folder.parent.glob(f"{folder.name}.*part"):
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _summarise(
-    preview: Preview, rows: Array, block: Tensor, mask: Tensor, turned: Tensor, cuts: Sequence[int]
-) -> None:
+def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
+    # Written, not mapped: on a full disk a mapping ends the process, writing raises an error.
+    with contextlib.ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+        for part in parts:
+            for name, array in part.items():
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
+                    about = {"descr": array.dtype.str, "fortran_order": False}
+                    shape = {"shape": (rows, *array.shape[1:])}
+                    np.lib.format.write_array_header_1_0(files[name], about | shape)
+                files[name].write(np.ascontiguousarray(array).data)
+
+
+def _parts(
+    collection: Collection,
+    rotation: Float[Array, "k d"],
+    known: tuple[Preview, list[str]] | None = None,
+) -> Iterator[dict[str, Array]]:
+    """Summarise some segments after the other; those that an older preview knew are copied."""
+    cuts = cuts_of(rotation.shape[1])
+    turned = torch.from_numpy(rotation).mT
+    row_of = {segment: row for row, segment in enumerate(known[1])} if known else {}
+    rows_before = np.array([row_of.get(info.id, -1) for info in collection.segments])
+    before = _arrays(known[0]) if known else {}
+    for start in range(0, len(collection), BLOCK):
+        here = np.arange(start, min(len(collection), start + BLOCK))
+        is_new = rows_before[here] < 0
+        new, old = here[is_new], rows_before[here[~is_new]]
+        part = {name: np.empty((len(here), *a.shape[1:]), a.dtype) for name, a in before.items()}
+        for name, array in before.items():
+            part[name][~is_new] = array[old]
+        if len(new):
+            block = torch.from_numpy(collection.patches.take(new))
+            mask = torch.from_numpy(collection.patch_mask[new])
+            summary = _summary(block, mask, turned, cuts)
+            for name in part:
+                part[name][is_new] = summary[name]
+            part = part or summary
+        yield part
+
+
+def _summary(block: Tensor, mask: Tensor, turned: Tensor, cuts: Sequence[int]) -> dict[str, Array]:
+    """Summarise some segments; each array is named after its file."""
     patches = block.float() * mask[..., None]
     count = mask.sum(1).clamp(min=1)[:, None]
     # The rounded centroid is the centroid: what it loses is part of the differences.
@@ -142,34 +160,33 @@ def _summarise(
     codes = (low / scale[:, None, None]).round().clamp(-127, 127)
     lost = low - codes * scale[:, None, None]
     length = delta.square().sum(-1)
-    preview.centroid[rows] = centroid.numpy()
-    preview.radius[rows] = (length.sqrt().amax(1) * (1 + ROUNDING)).numpy()
-    preview.scale[rows] = scale.numpy()
-    begin = 0
-    for at, cut in enumerate(cuts):
-        preview.codes[at][rows] = codes[..., begin:cut].to(torch.int8).numpy()
-        beyond = rest_length(length, low[..., :cut].square().sum(-1))
-        preview.rest[at][rows] = beyond.numpy()
+    found = {
+        "centroid": centroid,
+        "radius": length.sqrt().amax(1) * (1 + ROUNDING),
+        "scale": scale,
+    }
+    for at, (begin, cut) in enumerate(itertools.pairwise((0, *cuts))):
+        found[f"codes{at}"] = codes[..., begin:cut].to(torch.int8)
+        found[f"rest{at}"] = rest_length(length, low[..., :cut].square().sum(-1))
         missing = lost[..., :cut].square().sum(-1).sqrt().amax(1)
-        preview.lost[at][rows] = (missing * (1 + ROUNDING)).numpy()
-        begin = cut
+        found[f"lost{at}"] = missing * (1 + ROUNDING)
+    return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def save(collection: Collection, words: Float[Array, "n d"], folder: Path) -> None:
-    """Write a preview beside the index; it appears whole or not at all.
+def _preview(rotation: Float[Array, "k d"], arrays: Mapping[str, Array]) -> Preview:
+    def cut(name: str) -> tuple[Array, ...]:
+        return tuple(arrays[f"{name}{at}"] for at in range(len(cuts_of(rotation.shape[1]))))
 
-    Segments that the preview before it knew keep their summaries and its rotation.
-    """
-    old = _read(folder)
-    rotation = old[0].rotation if old else rotation_of(collection, words)
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    build(collection, rotation, part, known=old)
-    np.save(part / "rotation.npy", rotation)
-    (part / "ids.json").write_text(json.dumps([info.id for info in collection.segments]))
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    plain = {name: arrays[name] for name in ("centroid", "radius", "scale")}
+    return Preview(rotation, **plain, codes=cut("codes"), rest=cut("rest"), lost=cut("lost"))
+
+
+def _arrays(preview: Preview) -> dict[str, Array]:
+    """The arrays of a preview, named after their files."""
+    found = {name: getattr(preview, name) for name in ("centroid", "radius", "scale")}
+    for name in ("codes", "rest", "lost"):
+        found |= {f"{name}{at}": array for at, array in enumerate(getattr(preview, name))}
+    return found
 
 
 def load(folder: Path, collection: Collection) -> Preview | None:
@@ -183,21 +200,10 @@ def load(folder: Path, collection: Collection) -> Preview | None:
 def _read(folder: Path) -> tuple[Preview, list[str]] | None:
     try:
         ids = json.loads((folder / "ids.json").read_text())
-
-        def mapped(name: str) -> Array:
-            return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c"))
-
-        rotation = np.load(folder / "rotation.npy")
-        parts = range(len(cuts_of(rotation.shape[1])))
-        preview = Preview(
-            rotation=rotation,
-            centroid=mapped("centroid"),
-            radius=np.load(folder / "radius.npy"),
-            scale=np.load(folder / "scale.npy"),
-            codes=tuple(mapped(f"codes{n}") for n in parts),
-            rest=tuple(mapped(f"rest{n}") for n in parts),
-            lost=tuple(np.load(folder / f"lost{n}.npy") for n in parts),
-        )
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        arrays = {f.stem: np.asarray(np.load(f, mmap_mode="c")) for f in folder.glob("*.npy")}
+        rotation = np.array(arrays.pop("rotation"))
+        preview = _preview(rotation, arrays)
     except (OSError, ValueError, KeyError):
         return None
     sizes = tuple(part.shape[2] for part in preview.codes)

@@ -3,6 +3,7 @@
 Everything here is derived from the store; the preview is only there to be quick.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from ucofia.index.preview import Preview
 from ucofia.index.rows import Collection
 from ucofia.index.store import Store
 from ucofia.model import Model
+
+logger = logging.getLogger(__name__)
 
 PREVIEW_FROM = 2000  # segments; fewer are scored in no time
 PREVIEW_TEXTS = 200  # of the bank, that show which way words point
@@ -72,16 +75,21 @@ def _read(store: Store) -> State:
 def bring_preview_up_to_date(store: Store, model: Model) -> None:
     """Make or extend the preview where it pays; search is right without it."""
     collection = store.collection()
-    worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
-    if not worth_while or place.is_remote(store.path):
+    folder = preview_folder(store)
+    if place.is_remote(store.path):
         return
-    if previews.load(preview_folder(store), collection) is not None:
+    previews.forget_unfinished(folder)
+    worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
+    if not worth_while or previews.load(folder, collection) is not None:
         return
     bank = banks.read(store)
     texts = bank.texts[:PREVIEW_TEXTS] if bank is not None else ()
     words = [text.words[text.word_mask].cpu().numpy() for text in model.encode_texts(texts)]
     none = np.zeros((0, store.settings.width), dtype=np.float32)
-    previews.save(collection, np.concatenate([none, *words]), preview_folder(store))
+    try:
+        previews.save(collection, np.concatenate([none, *words]), folder)
+    except OSError as error:
+        logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
 
 
 def preview_folder(store: Store) -> Path:
