@@ -6,7 +6,9 @@ Results go to stdout, talk and progress to stderr. Heavy imports wait inside the
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -24,15 +26,17 @@ from ucofia.cli import search as search
 from ucofia.cli import serve as serve
 from ucofia.cli import train as train
 from ucofia.cli.app import app
-from ucofia.errors import UCoFiAError
+from ucofia.errors import TextCutWarning, UCoFiAError
 
 # Every complaint about the arguments derives from this one, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
+_plain_warning = warnings.formatwarning
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; our own errors, and those of files, are one line and exit code 1."""
+    warnings.formatwarning = _warning
     try:
         result = app(args=argv, standalone_mode=False)
     except UCoFiAError as error:
@@ -53,3 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if result == INTERRUPTED:  # typer makes it of an interrupt in the middle of a command
         print("ucofia: interrupted; what was finished is kept.", file=sys.stderr)
     return result if isinstance(result, int) else 0
+
+
+def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """Write our own warnings as one line; where in our source they arose helps nobody."""
+    if issubclass(category, TextCutWarning):
+        return f"ucofia: {message}\n"
+    return _plain_warning(message, category, *where, **more)

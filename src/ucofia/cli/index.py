@@ -49,13 +49,18 @@ def index_command(
     opened = _opened(where, model, segment, device)
     if bank is not None:
         opened.set_bank(lines(bank))
+    last = None
     while True:
         with progress_bar(quiet=json) as progress:
-            report = opened.add(paths, prune=prune, workers=workers, progress=progress)
-        if not watch or _is_news(report):
+            # One costly failure per run is enough: a file that hangs stays a file that hangs.
+            report = opened.add(
+                paths, prune=prune, workers=workers, retry=last is None, progress=progress
+            )
+        if last is None or _is_news(report, last):
             print(as_json(report), flush=True) if json else _tell(report, opened)
         if not watch:
             return 0
+        last = report
         time.sleep(every)
 
 
@@ -176,9 +181,10 @@ def _segment(text: str) -> "Segment":
         raise typer.BadParameter(rule, param_hint="--segment") from error
 
 
-def _is_news(report: "AddReport") -> bool:
-    new_failures = any(not failure.is_known for failure in report.failed)
-    return bool(report.added or report.changed or report.moved or report.removed or new_failures)
+def _is_news(report: "AddReport", last: "AddReport") -> bool:
+    told = {(failure.path, failure.reason) for failure in last.failed}
+    is_new = any((failure.path, failure.reason) not in told for failure in report.failed)
+    return bool(report.added or report.changed or report.moved or report.removed or is_new)
 
 
 def _tell(report: "AddReport", opened: "Index") -> None:
@@ -197,6 +203,8 @@ def _tell(report: "AddReport", opened: "Index") -> None:
     for failure in report.failed:
         again = " (as before; not tried again)" if failure.is_known else ""
         talk(f"  failed: {failure.path}: {failure.reason}{again}")
+    for warning in report.warnings:
+        talk(f"  warning: {warning}")
     if report.missing:
         talk(f"  {len(report.missing)} files are gone; forget them with --prune")
     talk(f"  {len(opened)} segments in {opened.path}, {report.seconds:.1f} s")
