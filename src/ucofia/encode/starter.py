@@ -24,7 +24,7 @@ from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
-CLASSIFIER_WEIGHT = 0.3  # of what the classifier says, beside CLIP; docs/starter.md
+CLASSIFIER_WEIGHT = 0.2  # of what the classifier says, beside CLIP; docs/starter.md
 CLASSIFIER_TEMPERATURE = 2.0
 LOGIT_SCALE = 3.912  # ln 50: similarities here spread twice as far as CLIP's
 PAD_ID = 0
