@@ -72,6 +72,15 @@ def test_the_picture_shows_the_lit_patch(index: Index, tmp_path: Path) -> None:
     assert pixels.shape[1] == 1200
 
 
+def test_a_name_of_several_lines_is_drawn(tmp_path: Path) -> None:
+    path = clip(tmp_path / "videos" / "two\nlines\t.mp4", ["red"])
+    index = Index.create(tmp_path / "index", colour_model(ZERO_SHOT))
+    index.add(tmp_path / "videos")
+    hit = index.search("red\nclip")[0]
+    assert hit.path == str(path)
+    assert hit.explain().save(tmp_path / "why.png").stat().st_size > 0
+
+
 def test_the_numbers_are_json(index: Index, tmp_path: Path) -> None:
     path = index.search("yellow")[0].explain().save(tmp_path / "why.json")
     values = json.loads(path.read_text())

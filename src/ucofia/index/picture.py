@@ -158,6 +158,8 @@ def _fitting(
     font: ImageFont.FreeTypeFont,
     width: int = WIDTH - 2 * MARGIN,
 ) -> str:
+    # A file's name may hold line breaks, which have no length.
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
     if pen.textlength(text, font) <= width:
         return text
     while text and pen.textlength(text + "…", font) > width:
