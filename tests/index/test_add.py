@@ -24,6 +24,7 @@ from ucofia.index import encode, files, ingest
 from ucofia.index.failures import KnownFailure
 from ucofia.index.index import Index
 from ucofia.model import Model
+from ucofia.video.sample import Segment, segments
 from ucofia.video.source import Limits
 
 
@@ -279,18 +280,19 @@ def test_long_videos_become_windows_grouped_per_video(index: Index, tmp_path: Pa
     assert len(index.search("yellow", grouped=False)) == len(index) == 5
 
 
-def test_parts_of_a_long_video_are_joined_to_one_file(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("segment", ["auto", "whole", 50.0, 7.0])
+def test_parts_of_a_long_video_are_the_segments_of_the_whole(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clip(tmp_path / "long.mp4", ["red", "yellow", "white"], seconds_each=40.0, rate=2)
-    monkeypatch.setattr(ingest, "PART_SECONDS", 60.0)
-    report = index.add(tmp_path / "long.mp4")
-    assert (report.added, report.segments) == (1, 2)
-    assert [s.number for s in index.collection().segments] == [0, 1]
-    assert [(s.start_second, s.end_second) for s in index.collection().segments] == [
-        (0.0, 60.0),
-        (60.0, 120.0),
-    ]
+    clip(tmp_path / "long.mp4", ["red", "yellow", "white"], seconds_each=42.0, rate=2)
+    expected = list(enumerate(segments(126.0, segment)))
+    for part in (1, 3, 60):
+        monkeypatch.setattr(ingest, "PART_SEGMENTS", part)
+        index = Index.create(tmp_path / f"index{part}", colour_model(), segment=segment)
+        report = index.add(tmp_path / "long.mp4")
+        assert (report.added, report.segments) == (1, len(expected))
+        found = sorted(index.collection().segments, key=lambda info: info.number)
+        assert [(s.number, (s.start_second, s.end_second)) for s in found] == expected
 
 
 def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Path) -> None:

@@ -159,6 +159,19 @@ def test_windows_take_frames_from_their_own_stretch_only() -> None:
         assert len(seconds) == 4
 
 
+@pytest.mark.parametrize("most", [1, 3, 9, 100])
+@pytest.mark.parametrize("segment", ["auto", "whole", 7.0])
+def test_runs_of_segments_joined_are_all_segments(most, segment) -> None:
+    times = steady(3000, 10)
+    whole = stretches(times, Sampling(frames=4, segment=segment))
+    joined = []
+    for first in range(0, len(whole), most):
+        run = Sampling(frames=4, segment=segment, first_segment=first, most_segments=most)
+        joined += stretches(times, run)
+    assert joined == whole
+    assert stretches(times, Sampling(segment=segment, first_segment=len(whole))) == []
+
+
 def test_start_and_end_bound_the_moments_and_a_stretch_outside_is_empty() -> None:
     times = steady(100, 10)
     (stretch,) = stretches(times, Sampling(frames=4, start_second=4.0, end_second=6.0))

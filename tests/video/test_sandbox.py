@@ -56,6 +56,10 @@ ACTOR = """
             header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
             header["seconds"] *= 3000
             return header, crops
+        if name.startswith("endless"):
+            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            header["info"]["duration_seconds"] = 1e300
+            return header, crops
         if name.startswith("flood"):
             try:
                 while True:
@@ -144,7 +148,7 @@ def test_results_come_in_the_order_of_requests_and_failures_take_their_place(
 
 
 def test_each_death_has_its_reason(actor) -> None:
-    names = ["hang", "slow", "crash", "exit", "nonsense", "short", "greedy", "fine"]
+    names = ["hang", "slow", "crash", "exit", "nonsense", "short", "greedy", "endless", "fine"]
     found = {result.request.path: result for result in results(names, actor, workers=2)}
     expected = {
         "hang": (VideoLimitError, "decoding it made no progress for 1 s (Limits.stall_seconds)"),
@@ -153,6 +157,7 @@ def test_each_death_has_its_reason(actor) -> None:
         "exit": (DecoderDiedError, "the decoder ended with exit code 7 on it"),
         "nonsense": (DecoderDiedError, "the decoder answered nonsense on it"),
         "greedy": (DecoderDiedError, "the decoder answered nonsense on it"),
+        "endless": (DecoderDiedError, "the decoder answered nonsense on it"),
         "short": (VideoLimitError, "decoding it made no progress for 1 s (Limits.stall_seconds)"),
     }
     for name, (kind, reason) in expected.items():

@@ -23,7 +23,7 @@ from ucofia.index.rows import FileIdentity, SegmentRow
 from ucofia.index.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress
-from ucofia.video.sample import Sampling
+from ucofia.video.sample import Sampling, segments
 from ucofia.video.sandbox import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.source import Limits
 
@@ -33,7 +33,7 @@ COMMIT_SECONDS = 5.0
 COMMIT_ROWS = 512
 ENCODE_CLIPS = 8
 # Longer videos are decoded part by part, so that their frames never lie in memory together.
-PART_SECONDS = 1800.0
+PART_SEGMENTS = 60
 
 
 @dataclass
@@ -126,7 +126,7 @@ class _Run:
         self._retry = retry
         self._paths_by_hash = {file.content_hash: file.path for file in self.known.values()}
         self._queue = deque(found)
-        self._parts: deque[tuple[str, float]] = deque()  # long files to be continued
+        self._parts: deque[str] = deque()  # long files to be continued
         self._open: dict[str, _OpenFile] = {}
         self._clips: list[tuple[str, int, float, Clip]] = []
         self._rows: list[SegmentRow] = []
@@ -144,7 +144,7 @@ class _Run:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
         while self.has_requests():
             if self._parts:
-                yield self._request(*self._parts.popleft())
+                yield self._request(self._parts.popleft())
                 continue
             file = self._queue.popleft()
             identity = self._unknown(file)
@@ -153,7 +153,7 @@ class _Run:
                 self._say()
                 continue
             self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
-            yield self._request(file.path, 0.0)
+            yield self._request(file.path)
 
     def take(self, result: Decoded | Failed) -> None:
         """Take one decoded file, or part of one."""
@@ -166,15 +166,15 @@ class _Run:
             self._say()
             return
         opened = self._open[path]
-        self.report.warnings += [f"{path}: {text}" for text in result.warnings]
+        if not opened.clips:  # further parts would say the same again
+            self.report.warnings += [f"{path}: {text}" for text in result.warnings]
         for clip in result.clips:
             self._clips.append((path, opened.clips, result.info.duration_seconds, clip))
             opened.clips += 1
-        end = result.request.sampling.end_second
-        if end is not None and end < result.info.duration_seconds:
-            self._parts.append((path, end))
-        else:
-            opened.is_decoded = True
+        all_segments = segments(result.info.duration_seconds, self.store.settings.segment)
+        opened.is_decoded = opened.clips >= len(all_segments)
+        if not opened.is_decoded:
+            self._parts.append(path)
         while len(self._clips) >= ENCODE_CLIPS:
             self.encode(ENCODE_CLIPS)
         late = time.monotonic() - self._committed_at > COMMIT_SECONDS
@@ -215,14 +215,12 @@ class _Run:
             self._failures = {}
         self._committed_at = time.monotonic()
 
-    def _request(self, path: str, start_second: float) -> Request:
-        segment = self.store.settings.segment
-        end_second = None if segment == "whole" else start_second + PART_SECONDS
+    def _request(self, path: str) -> Request:
         sampling = Sampling(
             frames=self.model.config.frames,
-            segment=segment,
-            start_second=start_second,
-            end_second=end_second,
+            segment=self.store.settings.segment,
+            first_segment=self._open[path].clips,
+            most_segments=PART_SEGMENTS,
         )
         return Request(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
 

@@ -30,6 +30,8 @@ class Sampling:
     frames: int = 12  # at most so many from a segment
     rule: Rule = "uniform"
     segment: Segment = "whole"
+    first_segment: int = 0  # those before it are left out
+    most_segments: int | None = None
     start_second: float | None = None
     end_second: float | None = None
     seconds: tuple[float, ...] = ()  # when given, exactly the frames on the screen then
@@ -71,9 +73,11 @@ def stretches(times: Timeline, sampling: Sampling) -> list[Stretch]:
     if sampling.rule == "authors":
         numbers = _authors(times, sampling)
         return [Stretch(start, end, numbers)] if numbers else []
+    first, most = sampling.first_segment, sampling.most_segments
+    windows = segments(end - start, sampling.segment)[first:]
     return [
         Stretch(start + a, start + b, _uniform(times, start + a, start + b, sampling.frames))
-        for a, b in segments(end - start, sampling.segment)
+        for a, b in windows[:most]
     ]
 
 

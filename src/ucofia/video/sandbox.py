@@ -193,6 +193,9 @@ def _decoded(
     counts = [int(count) for _, _, count in header["stretches"]]
     if not 0 < len(seconds) <= limits.frames or sum(counts) != len(seconds) or min(counts) < 1:
         raise ValueError("frames and segments do not agree")
+    info = VideoInfo(**header["info"])
+    if not 0 <= info.duration_seconds <= limits.duration_seconds:
+        raise ValueError("a video cannot be that long")
     size = request.pixels.size
     crops = worker.take((len(seconds), 3, size, size))
     ends = np.cumsum(counts).tolist()
@@ -201,7 +204,7 @@ def _decoded(
         for (start, end, count), last in zip(header["stretches"], ends, strict=True)
     )
     warnings = tuple(str(warning) for warning in header["warnings"])
-    return Decoded(request, VideoInfo(**header["info"]), clips, warnings)
+    return Decoded(request, info, clips, warnings)
 
 
 def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
