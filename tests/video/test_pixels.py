@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop
+from ucofia.video.crop import crop, fit, fitted
 from ucofia.video.pixels import crops, crops_fast, normalise
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -129,3 +129,26 @@ def test_normalising_scales_each_colour_by_its_own_mean_and_deviation() -> None:
     for colour in range(3):
         expected = (bytes_[:, :, colour].double() / 255 - TINY.mean[colour]) / TINY.std[colour]
         torch.testing.assert_close(out[:, :, colour].double(), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((48, 64), (16, 20)),
+        ((64, 48), (20, 16)),
+        ((9, 13), (8, 12)),  # never larger, always even
+        ((1, 1), (2, 2)),
+        ((3, 900), (2, 48)),
+    ],
+)
+def test_whole_frames_fit_with_even_sides(
+    shape: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    frame = noise(*shape)
+    assert fitted(frame, 16) == expected
+    assert fit(frame, *expected).shape == (3, *expected)
+
+
+def test_a_frame_that_fits_stays_as_it_is() -> None:
+    frame = noise(8, 14)
+    np.testing.assert_array_equal(fit(frame, *fitted(frame, 8)), frame.transpose(2, 0, 1))

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from ucofia.errors import (
     VideoLimitError,
 )
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop
+from ucofia.video.crop import crop, fit
 from ucofia.video.decode import frames_at
 from ucofia.video.sample import Sampling
 from ucofia.video.sandbox import Decoded, Failed, Request, decode_many
@@ -60,6 +61,9 @@ ACTOR = """
             header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
             header["info"]["duration_seconds"] = 1e300
             return header, crops
+        if name.startswith("vast"):
+            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            return {**header, "picture": [1 << 20, 1 << 20]}, crops
         if name.startswith("flood"):
             try:
                 while True:
@@ -164,6 +168,14 @@ def test_each_death_has_its_reason(actor) -> None:
         error = found[name].error
         assert (name, type(error), error.reason) == (name, kind, reason)
     assert isinstance(found["fine"], Decoded)
+
+
+def test_whole_pictures_keep_their_shape_and_come_small(clip, actor) -> None:
+    whole = replace(request(clip, seconds=(0.0, 1.3)), whole=True)  # of 64 x 48 pixels
+    result, vast = decode_many([whole, replace(whole, path="vast")], command=actor)
+    pictures = [fit(frame, 16, 20) for frame in frames_at(clip, [0.0, 1.3]).frames]
+    np.testing.assert_array_equal(result.clips[0].crops, pictures)
+    assert isinstance(vast.error, DecoderDiedError)
 
 
 def test_what_a_library_prints_does_not_disturb(actor) -> None:

@@ -1,26 +1,30 @@
 """What leaves an index: its rows as a table for other programs, and short clips of hits."""
 
+import itertools
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from PIL import Image
 
 from ucofia.errors import SettingError, VideoError
 from ucofia.index.arrow import LIGHT
 from ucofia.index.hits import Hit
 from ucofia.index.rows import Array
 from ucofia.index.store import Store
-from ucofia.video.decode import decode
-from ucofia.video.plan import Timeline
+from ucofia.types import PixelSpec
+from ucofia.video.sample import Sampling
+from ucofia.video.sandbox import Failed, Request, decode_many
+from ucofia.video.source import Limits
 from ucofia.video.write import write_mp4
 
 CLIP_SECONDS = 6.0
 CLIP_RATE = 12
 CLIP_SHORT_SIDE = 480
+_CLIP_PIXELS = PixelSpec(CLIP_SHORT_SIDE, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+_FRAMES_AT_ONCE = 120
 
 
 def write_table(store: Store, path: Path) -> int:
@@ -51,23 +55,32 @@ def cut(hit: Hit, folder: Path, *, seconds: float = CLIP_SECONDS) -> Path:
     if not 0 < seconds <= 60:
         raise SettingError("seconds", seconds, "a clip is more than 0 and at most 60 s long")
     first = max(0.0, hit.best_second - seconds / 2)
-    moments = [first + at / CLIP_RATE for at in range(int(seconds * CLIP_RATE))]
-
-    def choose(times: Timeline) -> list[int]:
-        return [times.at(second) for second in moments if second <= times.duration_seconds]
-
+    count = max(1, int(seconds * CLIP_RATE))
+    frames = _frames(hit.path, [first + at / CLIP_RATE for at in range(count)])
+    opening = next(frames, None)
+    if opening is None:
+        raise VideoError(hit.path, "there are no frames around that second")
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{Path(hit.path).stem}_{hit.best_second:.1f}s_{hit.segment[:6]}.mp4"
-    decoded = decode(hit.path, choose, keep=_small)
-    if not decoded.frames:
-        raise VideoError(hit.path, "there are no frames around that second")
-    frames = (frame.transpose(2, 0, 1) for frame in decoded.frames)
-    write_mp4(out, frames, frames_per_second=CLIP_RATE)
+    write_mp4(out, itertools.chain([opening], frames), frames_per_second=CLIP_RATE)
     return out
 
 
-def _small(frame: Array) -> Array:
-    height, width = frame.shape[:2]
-    factor = min(1.0, CLIP_SHORT_SIDE / min(height, width))
-    size = (max(2, int(width * factor) // 2 * 2), max(2, int(height * factor) // 2 * 2))
-    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC))
+def _frames(path: str, moments: Sequence[float]) -> Iterator[Array]:
+    """Yield the frames at some moments, as far as the video goes, a few seconds at a time."""
+    requests = [
+        Request(
+            path=path,
+            pixels=_CLIP_PIXELS,
+            sampling=Sampling(seconds=tuple(moments[start : start + _FRAMES_AT_ONCE])),
+            whole=True,
+        )
+        for start in range(0, len(moments), _FRAMES_AT_ONCE)
+    ]
+    for result in decode_many(requests, limits=Limits(frames=_FRAMES_AT_ONCE)):
+        if isinstance(result, Failed):
+            raise result.error
+        asked = result.request.sampling.seconds
+        for moment, frame in zip(asked, result.clips[0].crops, strict=True):
+            if moment <= result.info.duration_seconds:
+                yield frame

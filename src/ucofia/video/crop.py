@@ -1,8 +1,8 @@
 """The reference crop of a frame: short side to size by PIL's bicubic filter, then the centre.
 
 This is what CLIP's own preprocessing did when the published models were trained, to the bit.
-Needs no torch, so that the processes that decode start quickly; turning crops into what a network
-eats is `pixels`' business.
+Beside it, whole frames that people look at are made smaller. Needs no torch, so that the processes
+that decode start quickly; turning crops into what a network eats is `pixels`' business.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from PIL import Image
 
 # Resized to a short side of 224, a strip of 1 x 16000 pixels would take gigabytes, all but the
 # centre of them thrown away. No camera makes frames of this shape; they are cut first.
-_LONGEST_RATIO = 16
+LONGEST_RATIO = 16
 
 
 def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
@@ -28,10 +28,29 @@ def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 s
     return np.ascontiguousarray(square.transpose(2, 0, 1))
 
 
+def fit(
+    frame: UInt8[np.ndarray, "h x 3"], height: int, width: int
+) -> UInt8[np.ndarray, "3 height width"]:
+    """Resize a whole frame; colours come first."""
+    image = Image.fromarray(without_far_ends(frame))
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def fitted(frame: UInt8[np.ndarray, "h x 3"], size: int) -> tuple[int, int]:
+    """Say how high and wide a frame is when its short side is at most `size`.
+
+    Both are even, because codecs halve the resolution of colours.
+    """
+    height, width = without_far_ends(frame).shape[:2]
+    factor = min(1.0, size / min(height, width))
+    return max(2, int(height * factor) // 2 * 2), max(2, int(width * factor) // 2 * 2)
+
+
 def without_far_ends(frame: UInt8[np.ndarray, "h x 3"]) -> UInt8[np.ndarray, "_ _ 3"]:
     """Cut strips down to a shape that can be resized; every ordinary frame stays as it is."""
     height, width = frame.shape[:2]
-    longest = _LONGEST_RATIO * min(height, width)
+    longest = LONGEST_RATIO * min(height, width)
     top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
     return np.ascontiguousarray(frame[top : top + longest, left : left + longest])
 

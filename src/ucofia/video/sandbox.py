@@ -27,6 +27,7 @@ from ucofia.errors import (
     VideoError,
     VideoLimitError,
 )
+from ucofia.video.crop import LONGEST_RATIO
 from ucofia.video.decode import VideoInfo
 from ucofia.video.process import WORKER, WorkerDied, WorkerProcess
 from ucofia.video.sample import Sampling
@@ -49,6 +50,7 @@ class Request:
     path: Path | str
     pixels: "PixelSpec"
     sampling: Sampling = field(default_factory=Sampling)
+    whole: bool = False  # all of a picture, its short side at most the crop's size
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Clip:
     start_second: float
     end_second: float
     seconds: tuple[float, ...]
-    crops: UInt8[np.ndarray, "f 3 size size"]
+    crops: UInt8[np.ndarray, "f 3 h x"]  # squares, unless whole pictures were asked for
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decode
         {
             "path": os.path.abspath(os.fsdecode(request.path)),
             "size": request.pixels.size,
+            "whole": request.whole,
             "sampling": asdict(request.sampling),
         }
     )
@@ -197,7 +200,10 @@ def _decoded(
     if not 0 <= info.duration_seconds <= limits.duration_seconds:
         raise ValueError("a video cannot be that long")
     size = request.pixels.size
-    crops = worker.take((len(seconds), 3, size, size))
+    height, width = map(int, header["picture"]) if request.whole else (size, size)
+    if not 0 < min(height, width) <= max(height, width) <= LONGEST_RATIO * size:
+        raise ValueError("a picture cannot be that large")
+    crops = worker.take((len(seconds), 3, height, width))
     ends = np.cumsum(counts).tolist()
     clips = tuple(
         Clip(float(start), float(end), seconds[last - count : last], crops[last - count : last])

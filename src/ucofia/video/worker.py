@@ -19,10 +19,11 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 import numpy as np
+from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop
-from ucofia.video.decode import decode
+from ucofia.video.crop import crop, fit, fitted
+from ucofia.video.decode import Keep, Picture, decode
 from ucofia.video.plan import Timeline
 from ucofia.video.sample import Sampling, Stretch, stretches
 from ucofia.video.source import Limits
@@ -38,7 +39,7 @@ def answer(
     request: Mapping[str, Any], limits: Limits, alive: Callable[[], None]
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one file into crops, or say why not."""
-    path, size = request["path"], request["size"]
+    path = request["path"]
     sampling = Sampling(
         **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
     )
@@ -49,9 +50,8 @@ def answer(
         return [number for stretch in chosen for number in stretch.numbers]
 
     try:
-        decoded = decode(
-            path, choose, keep=lambda frame: crop(frame, size), limits=limits, alive=alive
-        )
+        keep = _keep(request["size"], whole=request["whole"])
+        decoded = decode(path, choose, keep=keep, limits=limits, alive=alive)
     except VideoError as error:
         return _failure(error), b""
     except MemoryError:
@@ -65,9 +65,23 @@ def answer(
         "info": asdict(decoded.info),
         "stretches": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
         "seconds": decoded.seconds,
+        "picture": decoded.frames[0].shape[1:],
         "warnings": decoded.warnings,
     }
     return header, np.stack(decoded.frames).tobytes()
+
+
+def _keep(size: int, *, whole: bool) -> Keep:
+    if not whole:
+        return lambda frame: crop(frame, size)
+    shape: tuple[int, int] | None = None
+
+    def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:
+        nonlocal shape
+        shape = shape or fitted(frame, size)  # a stream may change its size; a clip has one
+        return fit(frame, *shape)
+
+    return keep
 
 
 def serve(handle: Handle = answer) -> None:
