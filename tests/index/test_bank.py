@@ -90,6 +90,22 @@ def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
     np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
 
 
+def test_balancing_is_due_when_as_many_others_took_their_place(
+    index: Index, videos: Path, tmp_path: Path
+) -> None:
+    for number, colour in enumerate(("white", "black", "yellow") * 3):
+        clip(tmp_path / "new" / f"{number}.mp4", [colour, "blue"], seconds_each=0.5 + number / 10)
+    assert not index.info()["balancing_is_due"]
+    index.remove(sorted(videos.iterdir())[:3])
+    assert not index.info()["balancing_is_due"]
+    index.remove(videos)
+    index.add(tmp_path / "new")
+    assert index.info()["segments"] == 9
+    assert index.info()["balancing_is_due"]
+    index.compact()
+    assert not index.info()["balancing_is_due"]
+
+
 def test_lost_biases_are_made_again_as_they_were(index: Index, videos: Path) -> None:
     ids = [segment.id for segment in index.collection().segments]
     before = index.collection().biases["patch"].copy()
@@ -108,6 +124,8 @@ def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) ->
     position = table.column_names.index("generation")
     old = table.set_column(position, "generation", [["an older one"] * len(table)])
     index._store.put_small("bias", old)
+    assert not index.collection().biases["video"].any()  # never of two generations
+    assert index.search("a red")[0].confidence == 0.0
     index.add(videos)
     np.testing.assert_allclose(index.collection().biases["video"], before, atol=1e-5)
     assert banks._current_ids(index._store, solved) == {s.id for s in index.collection().segments}

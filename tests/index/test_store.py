@@ -24,6 +24,7 @@ from ucofia.errors import (
 )
 from ucofia.index.arrow import SETTINGS_KEY
 from ucofia.index.index import Index
+from ucofia.index.store import exists
 from ucofia.presets import CLIP_STRAIGHT
 
 BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
@@ -186,6 +187,39 @@ def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch: pytest.Mo
 
 def _facts(index: Index, text: str) -> list[tuple[object, ...]]:
     return [(hit.path, hit.score, hit.levels, hit.confidence) for hit in index.search(text)]
+
+
+def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    path, model = tmp_path / "index", colour_model()
+    for last_step in ("ucofia.index.store._write", "ucofia.index.arrow.schema"):
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(last_step, dies)
+            Index.create(path, model, bank=BANK)
+        assert not exists(path)
+        with pytest.raises(NoIndexError, match="Make one"):
+            Index.open(path)
+    made = Index.create(path, model, bank=BANK)
+    assert made.bank_texts() == Index.open(path, model).bank_texts() == BANK
+    with pytest.raises(ForeignFolderError):
+        Index.create(path, model)
+    assert made.bank_texts() == BANK
+
+
+def test_half_of_an_index_that_others_made_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "index" / "bank.lance" / "data"
+    mine.mkdir(parents=True)
+    with pytest.raises(ForeignFolderError, match="is not empty and not an index"):
+        Index.create(tmp_path / "index", colour_model())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ForeignFolderError):
+        Index.create(tmp_path / "file", colour_model())
+    assert mine.exists()
 
 
 def test_a_truncated_file_is_damage_not_a_crash(folder: Path) -> None:

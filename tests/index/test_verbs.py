@@ -6,13 +6,15 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
 from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
-from ucofia.index import export
+from ucofia.index import export, state
+from ucofia.index import preview as previews
 from ucofia.index.hits import Filters
 from ucofia.index.index import Index
 from ucofia.video.decode import probe
@@ -101,6 +103,29 @@ def test_removed_videos_are_gone_and_the_files_stay(index: Index, videos: Path) 
     assert (videos / "a" / "red.mp4").exists()
     with pytest.raises(NotInIndexError, match="is not in the index"):
         index.remove(videos / "a")
+
+
+def test_a_preview_stays_when_a_video_goes(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "PREVIEW_FROM", 2)
+    index = Index.create(tmp_path / "previewed", colour_model())
+    index.add(videos)
+    index.remove(videos / "a" / "green.mp4")
+    found = index.newest().state.preview
+    assert found is not None and len(found) == 2
+    expected = previews.build(index.collection(), found.rotation)
+    np.testing.assert_array_equal(found.codes[0], expected.codes[0])
+
+
+def test_what_a_killed_writer_left_of_a_preview_is_cleared_away(
+    index: Index, videos: Path, tmp_path: Path
+) -> None:
+    for name in ("preview.part", "preview.99999.part"):
+        (tmp_path / "index" / name).mkdir()
+        (tmp_path / "index" / name / "codes0.npy").write_bytes(bytes(1000))
+    index.add(videos)
+    assert not list((tmp_path / "index").glob("preview*"))
 
 
 def test_compact_changes_no_answer_and_saves_room(index: Index, videos: Path) -> None:

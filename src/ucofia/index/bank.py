@@ -2,13 +2,13 @@
 
 Solving makes every segment equally likely for the bank's texts, level by level: one bias per
 segment and level. The bank's side is then frozen; a segment that comes later costs one pass over
-the bank. Both tables are derived: what is missing, or was left half done, is computed again by the
-next writer, with the same result.
+the bank. All but the texts is derived: what is missing, or was left half done, counts as unknown
+until the next writer computes it again, with the same result.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
 SEGMENTS_AT_ONCE = 64
-GROWTH = 1.5  # segments per solved segment (or the inverse) at which solving again is due
+CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Bank:
     best: Array  # highest standardised score of each text in this collection
     solved_segments: int
     generation: str  # names the potentials; biases carry it
+    changed_segments: int = 0  # that came or went since it was solved
 
     @property
     def is_solved(self) -> bool:
@@ -48,8 +49,9 @@ class Bank:
 
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again is worth while."""
-        ratio = segments / max(self.solved_segments, 1)
-        return self.is_solved and not 1 / GROWTH <= ratio <= GROWTH
+        # The first indexes did not count; the difference is the least that can have changed.
+        changed = max(self.changed_segments, abs(segments - self.solved_segments))
+        return self.is_solved and changed > CHANGE * self.solved_segments
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,6 @@ class Balance:
     null_mean: Array  # of the bank's scores for each segment, biases included; NaN where unknown
     null_deviation: Array
     calibration: Calibration | None
-    missing: int  # segments without a bias yet
 
 
 def texts_of(model: str) -> list[str]:
@@ -82,15 +83,21 @@ def read(store: Store) -> Bank | None:
         best=table.column("best").to_numpy(),
         solved_segments=int(about.get("solved_segments", 0)),
         generation=about.get("generation", ""),
+        changed_segments=int(about.get("changed_segments", 0)),
     )
 
 
 def set_texts(store: Store, texts: Sequence[str]) -> None:
     """Replace the bank; the next `update` solves it."""
+    store.put_small(BANK, unsolved(texts))
+
+
+def unsolved(texts: Sequence[str]) -> Any:
+    """Write a bank of texts that nobody has solved yet as a table."""
     cleaned = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not cleaned:
         raise SettingError("bank", [], "it needs at least one text")
-    _write(store, Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, ""))
+    return _table(Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, ""))
 
 
 def update(
@@ -107,8 +114,24 @@ def update(
     rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
     if rows:
         _extend(store, model, collection, bank, np.array(rows), progress)
-    gone = known - {info.id for info in collection.segments}
-    store.forget_small(BIAS, "id", sorted(gone))
+    forget_gone(store, collection)
+
+
+def forget_gone(store: Store, collection: Collection) -> None:
+    """Drop the biases of segments that are no longer there, and count these."""
+    bank, table = read(store), store.small(BIAS)
+    if bank is None or table is None:
+        return
+    gone = set(table["id"].to_pylist()) - {info.id for info in collection.segments}
+    if gone:
+        _count(store, bank, len(gone))
+        store.forget_small(BIAS, "id", sorted(gone))
+
+
+def _count(store: Store, bank: Bank, changed: int) -> None:
+    # Before the change itself: a run that is killed in between only makes solving due earlier.
+    counted = replace(bank, changed_segments=bank.changed_segments + changed)
+    store.put_small(BANK, _table(counted))
 
 
 def solve(
@@ -130,7 +153,8 @@ def solve(
     potentials = {name: s.query_potential for name, s in solutions.items()}
     mean, deviation, best = _nulls(model, matrices, biases)
     generation = _name(bank.texts, potentials)
-    _write(store, Bank(bank.texts, potentials, best, len(collection), generation))
+    solved = Bank(bank.texts, potentials, best, len(collection), generation)
+    store.put_small(BANK, _table(solved))
     ids = [info.id for info in collection.segments]
     store.put_small(BIAS, _bias_table(ids, generation, biases, mean, deviation))
 
@@ -141,9 +165,14 @@ def balance(store: Store, collection: Collection, bank: Bank | None) -> Balance:
     mean, deviation = np.full(rows, np.nan), np.full(rows, np.nan)
     table = store.small(BIAS) if bank is not None else None
     if table is None or bank is None:
-        return Balance({}, mean, deviation, None, rows)
+        return Balance({}, mean, deviation, None)
     row_of = collection.row_of_segment
-    pairs = [(at, row_of[i]) for at, i in enumerate(table.column("id").to_pylist()) if i in row_of]
+    named = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
+    pairs = [
+        (at, row_of[segment])
+        for at, (segment, generation) in enumerate(named)
+        if segment in row_of and generation == bank.generation
+    ]
     source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     biases = {}
     for name in (n for n in table.column_names if n.startswith("bias_")):
@@ -152,7 +181,7 @@ def balance(store: Store, collection: Collection, bank: Bank | None) -> Balance:
         biases[name.removeprefix("bias_")] = values
     mean[target] = table.column("null_mean").to_numpy()[source]
     deviation[target] = table.column("null_deviation").to_numpy()[source]
-    return Balance(biases, mean, deviation, calibrate.fit(bank.best), rows - len(target))
+    return Balance(biases, mean, deviation, calibrate.fit(bank.best))
 
 
 def _extend(
@@ -176,7 +205,7 @@ def _extend(
         ids = [collection.segments[row].id for row in some.tolist()]
         parts.append(_bias_table(ids, bank.generation, biases, mean, deviation))
     # A maximum may be taken twice; so a run that is killed in between does no harm.
-    _write(store, Bank(bank.texts, bank.potentials, best, bank.solved_segments, bank.generation))
+    _count(store, replace(bank, best=best), len(rows))
     store.put_small(BIAS, pa.concat_tables(parts), key="id")
 
 
@@ -226,11 +255,15 @@ def _current_ids(store: Store, bank: Bank) -> set[str]:
     return {segment for segment, generation in pairs if generation == bank.generation}
 
 
-def _write(store: Store, bank: Bank) -> None:
+def _table(bank: Bank) -> Any:
     columns = {"text": list(bank.texts), "best": bank.best}
     columns |= {f"potential_{name}": values for name, values in bank.potentials.items()}
-    about = {"generation": bank.generation, "solved_segments": str(bank.solved_segments)}
-    store.put_small(BANK, pa.table(columns).replace_schema_metadata(about))
+    about = {
+        "generation": bank.generation,
+        "solved_segments": str(bank.solved_segments),
+        "changed_segments": str(bank.changed_segments),
+    }
+    return pa.table(columns).replace_schema_metadata(about)
 
 
 def _bias_table(

@@ -73,11 +73,9 @@ class Index:
             tokens_per_frame=config.tokens_per_frame if config.uses_patches else 0,
             segment=segment,
         )
-        store = Store.create(path, settings)
         texts = banks.texts_of(source) if bank is None else bank
-        if texts:
-            banks.set_texts(store, texts)
-        return cls(store, model, device=device)
+        others = {banks.BANK: banks.unsolved(texts)} if texts else {}
+        return cls(Store.create(path, settings, others), model, device=device)
 
     @classmethod
     def open(cls, path: Path | str, model: Model | None = None, *, device: str = "cpu") -> "Index":
@@ -230,6 +228,9 @@ class Index:
                 if not any(is_below(path, [place]) for path in gone):
                     raise NotInIndexError(self.path, place)
             self._store.remove(gone)
+            self._store.refresh()
+            banks.forget_gone(self._store, self._store.collection())
+            bring_preview_up_to_date(self._store, None)
         return len(gone)
 
     def verify(self) -> list[str]:

@@ -6,14 +6,17 @@ A folder of this machine, or an address (`s3://...`) that only the store can loo
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from ucofia.errors import DamagedIndexError, IndexWriteError
+from ucofia.errors import DamagedIndexError, ForeignFolderError, IndexWriteError
 from ucofia.index.files import place_of
 
+LOCK = ".lock"
+UNFINISHED = ".unfinished"
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
@@ -38,6 +41,42 @@ def size_bytes(path: str) -> int | None:
     return total
 
 
+def is_free(path: str) -> bool:
+    """Tell whether an index can be made here: nothing is there but what a killed run left."""
+    if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
+        return True
+    return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK}
+
+
+def is_unfinished(path: str) -> bool:
+    """Tell whether a run was killed, or is busy, while it made an index here."""
+    return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
+
+
+@contextlib.contextmanager
+def making(path: str) -> Iterator[None]:
+    """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
+    if not is_free(path):
+        raise ForeignFolderError(path)
+    if is_remote(path):
+        yield
+        return
+    with writing(path):
+        os.makedirs(path, exist_ok=True)
+    with turn(path):
+        if not is_free(path):  # somebody was quicker
+            raise ForeignFolderError(path)
+        marker = Path(path, UNFINISHED)
+        with writing(path):
+            for name in os.listdir(path) if marker.exists() else ():
+                if name.endswith(".lance"):
+                    shutil.rmtree(os.path.join(path, name))
+            marker.touch()
+        yield
+        with writing(path):
+            marker.unlink()
+
+
 @contextlib.contextmanager
 def turn(path: str) -> Iterator[None]:
     """Wait until nobody else writes to a local index; a killed writer's turn ends by itself."""
@@ -47,7 +86,7 @@ def turn(path: str) -> Iterator[None]:
     import fcntl
 
     with writing(path):
-        handle = os.open(os.path.join(path, ".lock"), os.O_CREAT | os.O_RDWR)
+        handle = os.open(os.path.join(path, LOCK), os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -4,7 +4,7 @@ Everything here is derived from the store; the preview is only there to be quick
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ucofia.index import preview as previews
 from ucofia.index.bank import Balance
 from ucofia.index.calibrate import standardise
 from ucofia.index.preview import Preview
-from ucofia.index.rows import Collection
+from ucofia.index.rows import Array, Collection
 from ucofia.index.store import Store
 from ucofia.model import Model
 
@@ -72,8 +72,11 @@ def _read(store: Store) -> State:
     return State(version, replace(plain, biases=balance.biases), balance, preview)
 
 
-def bring_preview_up_to_date(store: Store, model: Model) -> None:
-    """Make or extend the preview where it pays; search is right without it."""
+def bring_preview_up_to_date(store: Store, model: Model | None) -> None:
+    """Make or extend the preview where it pays; search is right without it.
+
+    Without a model one that exists is kept up, but none is made.
+    """
     collection = store.collection()
     folder = preview_folder(store)
     if place.is_remote(store.path):
@@ -82,14 +85,22 @@ def bring_preview_up_to_date(store: Store, model: Model) -> None:
     worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
     if not worth_while or previews.load(folder, collection) is not None:
         return
-    bank = banks.read(store)
-    texts = bank.texts[:PREVIEW_TEXTS] if bank is not None else ()
-    words = [text.words[text.word_mask].cpu().numpy() for text in model.encode_texts(texts)]
-    none = np.zeros((0, store.settings.width), dtype=np.float32)
+    words = np.zeros((0, store.settings.width), dtype=np.float32)
+    if not folder.exists():
+        if model is None:
+            return
+        words = np.concatenate([words, *_words(store, model)])
     try:
-        previews.save(collection, np.concatenate([none, *words]), folder)
+        previews.save(collection, words, folder)
     except OSError as error:
         logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
+
+
+def _words(store: Store, model: Model) -> Iterator[Array]:
+    """The vectors of some words, to see which way words point."""
+    bank = banks.read(store)
+    for text in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
+        yield text.words[text.word_mask].cpu().numpy()
 
 
 def preview_folder(store: Store) -> Path:

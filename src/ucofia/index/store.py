@@ -10,7 +10,7 @@ local disk they are mapped, not read. Two writers on one machine take turns; rea
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,20 @@ class Store:
         self._segments = segments
 
     @classmethod
-    def create(cls, path: Path | str, settings: IndexSettings) -> "Store":
-        """Make an empty index in a folder that is new or empty."""
+    def create(
+        cls, path: Path | str, settings: IndexSettings, others: Mapping[str, Table] | None = None
+    ) -> "Store":
+        """Make an index without segments in a folder that is new or empty.
+
+        It comes with some small tables, or not at all: what a killed run leaves is no index, and
+        is replaced.
+        """
         where = place.where(path)
-        if not place.is_remote(where) and Path(where).exists() and any(Path(where).iterdir()):
-            raise ForeignFolderError(where)
-        empty = arrow.schema(settings).empty_table()
-        with writing(where):
-            if not place.is_remote(where):
-                Path(where).mkdir(parents=True, exist_ok=True)
+        with place.making(where), writing(where):
+            mode = "overwrite" if place.is_remote(where) else "create"
+            for name, table in (others or {}).items():
+                _write(arrow.summed(table), _table(where, name), mode)
+            empty = arrow.schema(settings).empty_table()
             segments = _write(empty, _table(where, SEGMENTS), "create")
         return cls(where, settings, segments)
 
@@ -64,10 +69,7 @@ class Store:
         """Open an index at its newest version."""
         where = place.where(path)
         if not exists(where):
-            folder = Path(where)
-            if not place.is_remote(where) and folder.is_dir() and any(folder.iterdir()):
-                raise ForeignFolderError(where)
-            raise NoIndexError(where)
+            raise NoIndexError(where) if place.is_free(where) else ForeignFolderError(where)
         with reading(where):
             segments = lance.dataset(_table(where, SEGMENTS))
             settings = arrow.read_settings(segments.schema, where)
@@ -306,8 +308,9 @@ class Store:
 
 
 def exists(path: Path | str) -> bool:
-    """Tell whether there is an index."""
-    return _has_table(place.where(path), SEGMENTS)
+    """Tell whether there is an index, and whole."""
+    where = place.where(path)
+    return not place.is_unfinished(where) and _has_table(where, SEGMENTS)
 
 
 def _table(path: str, name: str) -> str:
