@@ -15,7 +15,6 @@ SUFFIXES = frozenset(
     ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
     ".webm .wmv .y4m".split()
 )
-INDEX_FOLDER = ".ucofia"
 _READ_BYTES = 1 << 20
 
 

@@ -17,6 +17,7 @@ from ucofia.index import export, ingest
 from ucofia.index.arrow import IndexSettings
 from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation
+from ucofia.index.failures import known_failures
 from ucofia.index.files import is_below, place_of
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
@@ -274,7 +275,7 @@ class Index:
             "videos": len(lengths),
             "segments": len(infos),
             "seconds_of_video": round(sum(lengths.values()), 1),
-            "failed_files": len(ingest.known_failures(self._store)),
+            "failed_files": len(known_failures(self._store)),
             "segment": self.settings.segment,
             "bank_texts": len(bank.texts) if bank else 0,
             "balancing_is_due": bank.is_due(len(infos)) if bank else False,

@@ -17,7 +17,6 @@ from pathlib import Path
 from ucofia.errors import VideoError
 from ucofia.index import encode, failures, files
 from ucofia.index.failures import Failure, KnownFailure
-from ucofia.index.failures import known_failures as known_failures
 from ucofia.index.files import FoundFile
 from ucofia.index.rows import FileIdentity, SegmentRow
 from ucofia.index.store import Store
