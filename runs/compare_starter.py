@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ucofia import starter
-from ucofia.encode.starter import CLASSIFIER_WEIGHT
+from ucofia.encode.starter import CLASSIFIER_WEIGHT, LOGIT_SCALE
 from ucofia.metrics import summarise, text_to_video_ranks
+from ucofia.similarity.normalise import solve
 from ucofia.video.pixels import crops
 from ucofia.video.pixels import normalise as standardise
 
@@ -53,10 +54,10 @@ def recall(ranks: np.ndarray) -> str:
 
 
 class Question:
-    """Photographs and their captions, and how well a map joins them."""
+    """Photographs and their captions, and how well a map joins them; texts to balance against."""
 
-    def __init__(self, photos: Pair, said: Tensor, truth: np.ndarray) -> None:
-        self.photos, self.said, self.truth = photos, said, truth
+    def __init__(self, photos: Pair, said: Tensor, truth: np.ndarray, bank: Tensor) -> None:
+        self.photos, self.said, self.truth, self.bank = photos, said, truth, bank
 
     def row(
         self,
@@ -64,11 +65,15 @@ class Question:
         picture_map: Tensor,
         means: Pair,
         classifier: float = CLASSIFIER_WEIGHT,
+        temperature: float | None = None,  # of balancing; None: not balanced
     ) -> None:
         seen, recognised = self.photos
         frames = normalize((seen - means[0]) @ picture_map, dim=-1) + classifier * recognised
-        texts = normalize(self.said - means[1], dim=-1)
-        scores = (texts @ normalize(frames, dim=-1).T).numpy()
+        frames = np.exp(LOGIT_SCALE) * normalize(frames, dim=-1)
+        scores = (normalize(self.said - means[1], dim=-1) @ frames.T).numpy()
+        if temperature is not None:
+            bank = (normalize(self.bank - means[1], dim=-1) @ frames.T).numpy()
+            scores += solve(bank, temperature=temperature).candidate_bias
         cells = []
         for part in (0, 1):
             rows = self.truth % 2 == part
@@ -89,27 +94,29 @@ def main() -> None:
     photos = look(towers, parsed.photos, names, parsed.folder / "photos.npz")
     texts = [text for name in names for text in captions[name]]
     truth = np.repeat(np.arange(len(names)), [len(captions[name]) for name in names])
-    ask = Question(photos, towers.texts(texts), truth)
+    bank = towers.texts(starter.bank_texts())
+    ask = Question(photos, towers.texts(texts), truth, bank)
     rows = fit_starter.table("starter_captions.tsv")
     seen = towers.pictures(parsed.folder, [(row["archive"], row["file"]) for row in rows])
     said = towers.texts([row["caption"] for row in rows])
-    bank = towers.texts(starter.bank_texts()).mean(0)
     signs = fit_starter.emoji(parsed.folder, towers)
     print("| | even half | odd half | draws of 179 |\n|---|---|---|---|")
-    compare(ask, signs, (seen, said), bank)
+    compare(ask, signs, (seen, said))
     made = np.array([row["archive"].startswith(MADE_BY_AI) for row in rows])
-    means = (seen.mean(0), (said.mean(0) + bank) / 2)
+    means = (seen.mean(0), (said.mean(0) + bank.mean(0)) / 2)
     for name, kept in (("pictures made by AI", made), ("photographs", ~made)):
         part = (seen[kept], said[kept])
         ask.row(f"of the captions only those of {name}", fit_starter.fit([signs, part]), means)
 
 
-def compare(ask: Question, signs: Pair, own: Pair, bank: Tensor) -> None:
+def compare(ask: Question, signs: Pair, own: Pair) -> None:
     """Print one row per way to fit; the first is what is shipped."""
-    seen, said = own
+    (seen, said), bank = own, ask.bank.mean(0)
     means = (seen.mean(0), (said.mean(0) + bank) / 2)
     shipped = fit_starter.fit([signs, own])
     ask.row("shipped", shipped, means)
+    for temperature in (1.0, 2.0, 4.0, 8.0, 16.0, 50.0):
+        ask.row(f"balanced at {temperature:g}", shipped, means, temperature=temperature)
     for ridge in (0.5, 1.0, 4.0):
         ask.row(f"ridge {ridge}", fit_starter.fit([signs, own], ridge=ridge), means)
     for weight in (0.0, 0.1, 0.4):
