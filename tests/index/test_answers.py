@@ -1,6 +1,7 @@
 """What `Index.search` promises: many at once, how much `fast` finds, and errors in full."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from fakes import COLOURS, clip, colour_model
 from ucofia import errors
 from ucofia.index import recall as recalls
 from ucofia.index import search
+from ucofia.index.answer import hits_of
 from ucofia.index.index import Index
+from ucofia.index.ranking import Ranking
 from ucofia.index.recall import Recall
 from ucofia.index.rows import in_memory
 
@@ -33,6 +36,22 @@ def test_many_texts_at_once_are_answered_as_each_alone(index: Index) -> None:
         together = index.search_many(texts, top=3, exact=exact)
         assert together == [index.search(text, top=3, exact=exact) for text in texts]
     assert index.search_many([]) == []
+
+
+def test_moments_are_the_next_best_stretches_of_a_video_of_any_length(index: Index) -> None:
+    rng = np.random.default_rng(3)
+    some = index.collection().features(np.zeros(400, dtype=np.int64))
+    for vectors in (some.video, some.frames, some.patches):
+        vectors.add_(vectors.new_tensor(rng.normal(0, 0.3, vectors.shape)))
+    parts = in_memory(some)
+    seconds = [replace(s, path="long.mp4", start_second=float(s.id)) for s in parts.segments]
+    long = replace(parts, segments=seconds)
+    for query in index.newest().queries(TEXTS):
+        (ranking,) = search.brute_force([query], long, top=4)
+        best = Ranking(ranking.rows[:1], ranking.scores[np.arange(1)], 400)
+        (hit,) = hits_of(query, long, best, with_moments=True)
+        found = [long.row_of_segment[moment.segment] for moment in hit.moments]
+        assert found == ranking.rows[1:].tolist()
 
 
 def test_many_texts_are_never_encoded_all_at_once(

@@ -7,12 +7,13 @@ import numpy as np
 
 from ucofia.index.explain import Explanation
 from ucofia.index.hits import Hit, Moment, best_second
-from ucofia.index.ranking import Ranking, best
-from ucofia.index.rows import Array, Collection
-from ucofia.index.scoring import Query, score
+from ucofia.index.preview import Preview
+from ucofia.index.ranking import Ranking
+from ucofia.index.rows import Collection
+from ucofia.index.scoring import Query
+from ucofia.index.search import exact
 
 MOMENTS = 3
-SEGMENTS_LOOKED_AT = 256  # of one video, when its other moments are looked for
 
 Rank = Callable[[int], Ranking]  # how many segments -> the best of them
 
@@ -38,6 +39,7 @@ def hits_of(
     ranking: Ranking,
     *,
     with_moments: bool,
+    preview: Preview | None = None,
     confidence: Callable[[int, float], tuple[float, bool]] | None = None,
     explainer: Callable[[int, float | None], Explanation] | None = None,
 ) -> list[Hit]:
@@ -63,21 +65,22 @@ def hits_of(
                 end_second=segment.end_second,
                 best_second=best_second(query, collection, row),
                 segment=segment.id,
-                moments=_moments(query, collection, row) if with_moments else (),
+                moments=_moments(query, collection, row, preview) if with_moments else (),
                 explainer=partial(explainer, row, sure) if explainer else None,
             )
         )
     return hits
 
 
-def _moments(query: Query | None, collection: Collection, row: int) -> tuple[Moment, ...]:
+def _moments(
+    query: Query | None, collection: Collection, row: int, preview: Preview | None
+) -> tuple[Moment, ...]:
     """The next best stretches of the same video."""
     rows = collection.rows_of_path[collection.segments[row].path]
-    others: Array = np.array([other for other in rows if other != row][:SEGMENTS_LOOKED_AT], int)
+    others = np.array([other for other in rows if other != row], dtype=np.int64)
     if query is None or not len(others):
         return ()
-    scores = score(query, collection, others)
-    ranking = best(collection, others, scores, top=MOMENTS, query=query)
+    (ranking,) = exact([query], collection, top=MOMENTS, among=others, preview=preview)
     return tuple(
         Moment(
             segment=collection.segments[other].id,

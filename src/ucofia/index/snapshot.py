@@ -113,6 +113,7 @@ class Snapshot:
             self.collection,
             ranking,
             with_moments=with_moments,
+            preview=self.state.preview,
             confidence=self.state.confidence,
             explainer=partial(self._explain, text, query),
         )
