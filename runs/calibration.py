@@ -24,7 +24,7 @@ from PIL import Image
 
 import ucofia
 from ucofia.index import calibrate
-from ucofia.index.bank import texts_of
+from ucofia.index.bank import TEMPERATURE, texts_of
 from ucofia.model import Model
 from ucofia.similarity import normalise
 from ucofia.types import VideoBatch, VideoFeatures
@@ -160,7 +160,7 @@ def answers(
     total = np.zeros((len(asked), len(gallery)))
     for name, share in scores.shares.items():
         level = scores.bank[name][:, gallery]
-        bias = normalise.solve(level).candidate_bias
+        bias = normalise.solve(level, temperature=TEMPERATURE).candidate_bias
         bank += share * (level + bias)
         total += share * (scores.texts[name][np.ix_(asked, gallery)] + bias)
     mean, deviation = bank.mean(0), bank.std(0)

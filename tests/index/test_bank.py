@@ -41,8 +41,25 @@ def bank_scores(index: Index, level: str) -> np.ndarray:
 
 def test_biases_are_those_of_sinkhorn_on_the_bank(index: Index) -> None:
     for level in ("video", "frame", "patch"):
-        expected = solve(bank_scores(index, level)).candidate_bias
+        expected = solve(bank_scores(index, level), temperature=banks.TEMPERATURE).candidate_bias
         np.testing.assert_allclose(index.collection().biases[level], expected, atol=1e-4)
+
+
+def test_a_bank_that_was_solved_in_another_way_is_solved_again(
+    tmp_path: Path, videos: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(banks, "TEMPERATURE", 1.0)
+        older = Index.create(tmp_path / "older", colour_model(), bank=TEXTS)
+        older.add(videos)
+        sharp = older.collection().biases["video"].copy()
+    assert older.bank_texts() == TEXTS
+    unread = Index.open(tmp_path / "older", colour_model()).collection().biases
+    assert not any(bias.any() for bias in unread.values())
+    older.add(videos)
+    now, expected = (at.collection().biases["video"] for at in (older, index))
+    np.testing.assert_array_equal(now, expected)
+    assert abs(now - sharp).max() > 1e-2
 
 
 def test_hits_carry_their_biases_and_the_levels_add_up(index: Index) -> None:
@@ -75,7 +92,11 @@ def test_a_later_video_costs_one_pass_and_others_keep_their_biases(
         if segment.id in before:
             assert bias == before[segment.id]
         else:
-            expected = extend(bank_scores(index, "frame"), bank.potentials["frame"])[row]
+            expected = extend(
+                bank_scores(index, "frame"),
+                bank.potentials["frame"],
+                temperature=banks.TEMPERATURE,
+            )[row]
             assert bias == pytest.approx(expected, abs=1e-4)
 
 
@@ -86,7 +107,7 @@ def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
     assert index.info()["balancing_is_due"]
     index.compact()
     assert not index.info()["balancing_is_due"]
-    expected = solve(bank_scores(index, "frame")).candidate_bias
+    expected = solve(bank_scores(index, "frame"), temperature=banks.TEMPERATURE).candidate_bias
     np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
 
 
