@@ -323,13 +323,31 @@ def test_a_job_adds_below_its_folders_and_nowhere_else(tmp_path: Path) -> None:
             assert (response.status_code, response.json()["code"]) == (403, "switched_off")
         started = client.post("/api/index", json={})
         assert (started.status_code, started.json()["state"]) == (202, "running")
-        deadline = time.monotonic() + 30
-        while (job := client.get("/api/info").json()["job"])["state"] == "running":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        job = _end_of_job(client)
         assert (job["state"], job["message"]) == ("done", "1 new, 0 known, 0 failed")
         hits = client.get("/api/search", params={"text": "red"}).json()["hits"]
         assert [Path(hit["path"]).name for hit in hits] == ["red.mp4"]
+
+
+def test_a_job_calls_videos_as_the_command_does(tmp_path: Path) -> None:
+    clip(tmp_path / "videos" / "sub" / "red.mp4", ["red"])
+    (tmp_path / "link").symlink_to(tmp_path / "videos")
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(tmp_path / "link")
+    app = create_app(index, settings=ServeSettings(index_folders=(tmp_path / "link",)))
+    with TestClient(app, base_url=HERE) as client:
+        for paths in ([], [f"{tmp_path}/link/sub"], [f"{tmp_path}/link/sub/../sub/red.mp4"]):
+            assert client.post("/api/index", json={"paths": paths}).status_code == 202
+            assert _end_of_job(client)["message"] == "0 new, 1 known, 0 failed"
+    assert index.info()["videos"] == 1
+
+
+def _end_of_job(client: TestClient) -> dict[str, object]:
+    deadline = time.monotonic() + 30
+    while (job := client.get("/api/info").json()["job"])["state"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return dict(job)
 
 
 def test_a_refusal_says_what_and_which() -> None:

@@ -4,14 +4,15 @@ Runs on a thread of its own with the same weights; searches go on meanwhile and 
 committed. A job that is stopped keeps what it has finished.
 """
 
-import copy
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ucofia.errors import RefusedError, UCoFiAError
+from ucofia.index.files import is_below, place_of
 from ucofia.index.index import Index
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class JobState:
     message: str = ""
 
 
-class _Stopped(Exception):  # noqa: N818 - a wish, not an error
+class _Stopped(Exception):  # noqa: N818 - nothing has gone wrong
     """The server is going down."""
 
 
@@ -37,7 +38,7 @@ class Jobs:
 
     def __init__(self, index: Index, folders: Sequence[Path]) -> None:
         self._index = index
-        self.folders = tuple(folder.expanduser().resolve() for folder in folders)
+        self.folders = tuple(place_of(folder) for folder in folders)
         self.state: JobState | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -63,22 +64,23 @@ class Jobs:
         if self._thread is not None:
             self._thread.join()
 
-    def _allowed(self, path: str) -> Path:
-        # Resolved, so that neither ".." nor a link leads out of the folders.
+    def _allowed(self, path: str) -> str:
+        # Compared with links resolved, so that none leads out of the folders; added as it is
+        # called, because that is its name when `ucofia index` adds it.
         try:
-            place = Path(path).expanduser().resolve()
+            place = place_of(path)
+            real = os.path.realpath(place)
         except (OSError, RuntimeError, ValueError) as error:
             raise RefusedError("wrong_request", f"{path!r} cannot be a path") from error
-        if not any(place == folder or folder in place.parents for folder in self.folders):
-            known = ", ".join(str(folder) for folder in self.folders)
+        if not is_below(real, map(os.path.realpath, self.folders)):
+            known = ", ".join(self.folders)
             raise RefusedError("switched_off", f"only what lies below {known} may be added")
         return place
 
-    def _run(self, places: Sequence[Path]) -> None:
+    def _run(self, places: Sequence[str]) -> None:
         try:
-            # Ingest listens in on its model while it encodes; on a copy it hears only itself.
-            own = Index.open(self._index.path, copy.copy(self._index.model))
-            report = own.add(list(places), progress=self._progress)
+            own = Index.open(self._index.path, self._index.model)
+            report = own.add(places, progress=self._progress)
         except _Stopped:
             self._end("failed", "stopped with the server; what was finished is kept")
         except UCoFiAError as error:
