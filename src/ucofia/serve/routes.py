@@ -1,6 +1,5 @@
 """Which address leads where, and what OpenAPI says about it."""
 
-import asyncio
 import hashlib
 from importlib import resources
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from ucofia.serve.guard import COOKIE, cookie_of, is_token
 from ucofia.serve.problems import responses
 from ucofia.serve.settings import ServeSettings
 
-WRONG_TOKEN_SECONDS = 0.5
 COOKIE_SECONDS = 30 * 24 * 3600
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -143,7 +141,6 @@ def session_route(settings: ServeSettings) -> APIRouter:
         if settings.token is None:
             return
         if not is_token(given.token, settings.token):
-            await asyncio.sleep(WRONG_TOKEN_SECONDS)
             raise RefusedError("token_needed", "this is not the token of this server")
         response.set_cookie(
             COOKIE,
