@@ -107,4 +107,7 @@ def test_a_model_of_one_level_explains_itself_too(tmp_path: Path, corner: Path) 
     why = index.search("yellow black")[0].explain()
     assert [part.name for part in why.levels] == ["video"]
     assert why.words[0].patches == ()
+    assert why.frames[0].similarity is None
+    written = why.save(tmp_path / "why.json").read_text()
+    assert json.loads(written, parse_constant=pytest.fail)["frames"][0]["similarity"] is None
     why.save(tmp_path / "why.png")

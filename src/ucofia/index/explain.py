@@ -46,7 +46,7 @@ class FramePart:
 
     second: float
     weight: float
-    similarity: float  # to the whole text
+    similarity: float | None  # to the whole text; None where the model has no such level
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Explanation:
         """Write a picture (.png, .jpg), or the numbers (.json)."""
         path = Path(path)
         if path.suffix.lower() == ".json":
-            path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n")
+            values = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+            path.write_text(values + "\n")
         else:
             from ucofia.index.picture import draw
 
@@ -146,7 +147,7 @@ def _frames(query: Query, collection: Collection, row: int) -> tuple[FramePart, 
     name = _level_of(query.levels, text="sentence", video="frame")
     seconds = collection.segments[row].frame_seconds
     if name is None:
-        return tuple(FramePart(second, 1 / len(seconds), math.nan) for second in seconds)
+        return tuple(FramePart(second, 1 / len(seconds), None) for second in seconds)
     weight = attribution(query, collection, row, name)[0]
     sim = _similarities(query, collection, row, name)[0]
     return tuple(

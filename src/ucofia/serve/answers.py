@@ -1,6 +1,5 @@
 """From what the engine found to what goes over the wire."""
 
-import math
 from collections.abc import Sequence
 from datetime import date, datetime
 
@@ -74,7 +73,6 @@ def explain_answer(why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
     plain = why.to_dict()
     for number, frame in enumerate(plain["frames"]):
         frame["picture"] = picture_address(why.segment, number)
-        frame["similarity"] = _or_none(frame["similarity"])
     return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
 
 
@@ -135,7 +133,3 @@ def _video(parts: Sequence[SegmentInfo]) -> schema.VideoOut:
         poster=picture_address(info.id, frame),
         frames=len(info.frame_seconds),
     )
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
