@@ -127,8 +127,8 @@ def test_the_command_caches_and_resumes(broken, tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert (report["added"], report["present"]) == (0, 6)
     assert report["failed"][0]["id"] == "val-00001.mp4"
-    assert main([*args, *options, "--rule", "random"]) == 1
-    assert "rule is 'random', but it must be 'uniform' or 'authors'" in capsys.readouterr().err
+    assert main([*args, *options, "--rule", "random"]) == 2
+    assert "'random'" in capsys.readouterr().err
     assert main([*args, *options, "--splits", "val,tset"]) == 1
     assert "unknown split 'tset'; did you mean 'test'?" in capsys.readouterr().err
 

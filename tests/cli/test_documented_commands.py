@@ -38,5 +38,12 @@ def test_every_command_of_a_page_has_arguments_that_its_verb_takes(page: Path) -
             raise AssertionError(f"{page.name}: {line}: {error}") from error
 
 
+def test_help_tells_defaults_that_no_value_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    from ucofia.cli import main
+
+    assert main(["score", "--help"]) == 0
+    assert "Default: the diagonal." in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_the_readme_shows_commands() -> None:
     assert len(list(commands(ROOT / "README.md"))) > 5

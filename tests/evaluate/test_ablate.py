@@ -143,7 +143,7 @@ def test_the_command_shows_results_without_running(
     assert main(["ablate", "shapes", "--seeds", "0", "--out", str(tmp_path)]) == 0
     assert "not run" in capsys.readouterr().out
     assert "not run" in (tmp_path / "ablation.md").read_text()
-    assert main(["ablate", "msvd", "--out", str(tmp_path)]) == 1
-    assert "unknown benchmark with an ablation 'msvd'" in capsys.readouterr().err
+    assert main(["ablate", "msvd", "--out", str(tmp_path)]) == 2
+    assert "'msvd'" in capsys.readouterr().err
     assert main(["ablate", "shapes", "--only", "vdeo", "--out", str(tmp_path)]) == 1
     assert "did you mean 'video'" in capsys.readouterr().err

@@ -236,5 +236,5 @@ def test_the_command_prints_tables_and_writes_into_the_run(
     assert result["split"] == "test" and result["cost"]["seconds"]["scoring"] >= 0
     assert main(["eval", "shapes", "--model", str(tmp_path), "--bank", "none", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bank"] == {"texts": 0, "videos": 0}
-    assert main(["eval", "shapes", "--model", str(tmp_path), "--split", "tast"]) == 1
-    assert "did you mean 'test'" in capsys.readouterr().err
+    assert main(["eval", "shapes", "--model", str(tmp_path), "--split", "tast"]) == 2
+    assert "'tast'" in capsys.readouterr().err

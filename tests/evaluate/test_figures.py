@@ -128,5 +128,5 @@ def test_the_command_writes_and_names_both_files(
     arguments = ["--model", str(tmp_path / "run"), "--out", str(out)]
     assert main(["figure", "levels", *arguments]) == 0
     assert capsys.readouterr().out.split() == [f"{out}.png", f"{out}.svg"]
-    assert main(["figure", "level", *arguments]) == 1
-    assert "unknown figure 'level'; did you mean 'levels'?" in capsys.readouterr().err
+    assert main(["figure", "level", *arguments]) == 2
+    assert "'level' is not one of 'frame-weights', 'retrieved'" in capsys.readouterr().err

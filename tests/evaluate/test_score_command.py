@@ -82,22 +82,35 @@ def test_a_truth_file_names_the_video_of_every_text(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--at", "1,x"], "--at is '1,x', but it must be positive whole numbers"),
-        (["--at", "0"], "--at is '0', but"),
-        (["--start", "end"], "--start is 'end', but it must be paper or authors"),
-        (["--normalise", "softmax"], "unknown normalisation 'softmax'"),
-        (["--normalise", "sinkhorn", "--iterations", "0"], "iterations is 0, but"),
         (["--normalise", "sinkhorn", "--temperature", "-1"], "temperature is -1.0, but"),
         (["--beside", "msrvt"], "unknown dataset of the paper 'msrvt'; did you mean 'msrvtt'?"),
         (["--bank", "nowhere.npy"], "nowhere.npy is not a file. Check the path."),
     ],
 )
-def test_wrong_use_ends_in_one_line(
+def test_wrong_values_end_in_one_line(
     files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     assert main(["score", str(files / "sims.npy"), *arguments]) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("ucofia: ") and text in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--at", "1,x"], "'1,x' must be positive whole numbers with commas"),
+        (["--at", "0"], "'0' must be positive"),
+        (["--start", "end"], "'end'"),
+        (["--normalise", "softmax"], "'softmax'"),
+        (["--iterations", "0"], "'--iterations'"),
+    ],
+)
+def test_wrong_use_has_a_code_of_its_own(
+    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert main(["score", str(files / "sims.npy"), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and text in err
 
 
 def test_an_excluded_pair_is_never_found_and_changes_no_temperature(

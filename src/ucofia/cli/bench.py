@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.options import DeviceOption, JsonOption
 from ucofia.cli.show import as_json, talk
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ SECONDS = 30  # of the clip that is decoded: one window of a long video
 @app.command()
 def bench(
     model: Annotated[str, typer.Option(help="Name or folder of a model.")] = "starter",
-    device: Annotated[str, typer.Option(help="Where it runs: cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: DeviceOption = "cpu",
     repeats: Annotated[int, typer.Option(help="Of each; the median counts.", min=1)] = 3,
-    json: Annotated[bool, typer.Option("--json", help="Write the result as JSON.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Measure decoding, encoding and scoring here, and say what an hour of video would take."""
     import ucofia

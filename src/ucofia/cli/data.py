@@ -1,20 +1,17 @@
 """Data sets on the command line: `data list`, `data check`, `data cache`, `data shapes`."""
 
-import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from ucofia.cli.app import app
-from ucofia.errors import SettingError, UnknownNameError
-
-if TYPE_CHECKING:
-    from ucofia.types import Progress
+from ucofia.cli.options import DataOption, JsonOption
+from ucofia.cli.show import as_json, progress_bar
+from ucofia.errors import UnknownNameError
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
@@ -23,18 +20,19 @@ app.add_typer(data, name="data")
 
 _EXAMPLES = 5
 Name = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")]
-Data = Annotated[Path | None, typer.Option(help="Folder with its annotations and videos.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+QualityOption = Annotated[
+    int | None, typer.Option(help="JPEG quality; lossless without it.", min=1, max=100)
+]
 Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 
 
 @data.command("list")
-def list_data(as_json: Json = False) -> int:
+def list_data(json: JsonOption = False) -> int:
     """Name the data sets that can be opened."""
     from ucofia.benchmarks.catalogue import DATA_SETS
 
-    if as_json:
-        print(json.dumps(dict(DATA_SETS)))
+    if json:
+        print(as_json(dict(DATA_SETS)))
     else:
         for name, what in DATA_SETS.items():
             print(f"{name:12} {what}")
@@ -44,22 +42,22 @@ def list_data(as_json: Json = False) -> int:
 @data.command()
 def check(
     name: Name,
-    data: Data = None,
+    data: DataOption = None,
     decode: Annotated[bool, typer.Option(help="Open every video, not only look for it.")] = True,
     workers: Workers = os.cpu_count() or 1,
-    as_json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Say what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.benchmarks.check import check as check_data
 
     opened = open_data(name, data)
-    with _bar() as progress:
+    with progress_bar() as progress:
         report = check_data(
             opened.benchmark, opened.frames, decode=decode, workers=workers, progress=progress
         )
-    if as_json:
-        print(json.dumps({**asdict(report), "is_fine": report.is_fine}))
+    if json:
+        print(as_json({**asdict(report), "is_fine": report.is_fine}))
         return 0 if report.is_fine else 1
     for split, videos in report.videos.items():
         print(f"{split:6} {videos:>7,} videos {report.texts[split]:>8,} texts")
@@ -76,14 +74,14 @@ def check(
 def cache(
     name: Name,
     out: Annotated[Path, typer.Option(help="Folder of the cache; an existing one is completed.")],
-    data: Data = None,
+    data: DataOption = None,
     frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
     size: Annotated[int, typer.Option(help="Side of the crops in pixels.", min=1)] = 224,
-    rule: Annotated[str, typer.Option(help="Which frames: uniform, or authors.")] = "uniform",
-    quality: Annotated[int | None, typer.Option(help="JPEG quality; lossless without it.")] = None,
+    rule: Annotated[Literal["uniform", "authors"], typer.Option(help="Which frames.")] = "uniform",
+    quality: QualityOption = None,
     splits: Annotated[str, typer.Option(help="Which splits.")] = "train,val,test",
     workers: Workers = os.cpu_count() or 1,
-    as_json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Decode the videos of a data set once. Run again, it does what is left. 1: some failed."""
     from ucofia.benchmarks.cache import CacheSettings
@@ -96,11 +94,11 @@ def cache(
         if split not in parts:
             raise UnknownNameError("split", split, list(parts))
     videos = [video for split in splits.split(",") for video in parts[split].videos]
-    settings = CacheSettings(frames=frames, size=size, rule=_rule(rule), quality=quality)
-    with _bar() as progress:
+    settings = CacheSettings(frames=frames, size=size, rule=rule, quality=quality)
+    with progress_bar() as progress:
         report = fill_cache(videos, out, settings, workers=workers, progress=progress)
-    if as_json:
-        print(json.dumps(asdict(report)))
+    if json:
+        print(as_json(asdict(report)))
     else:
         print(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
         _examples([f"{failure.path}: {failure.reason}" for failure in report.failed])
@@ -122,7 +120,7 @@ def shapes(
     from ucofia.benchmarks.shapes_files import write_shapes
 
     made = make(seed, train=train, val=val, test=test)
-    with _bar() as progress:
+    with progress_bar() as progress:
         write_shapes(made, out, progress=progress)
     print(out)
     return 0
@@ -133,26 +131,3 @@ def _examples(lines: Sequence[str]) -> None:
         print(f"  {line}")
     if len(lines) > _EXAMPLES:
         print(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
-
-
-def _rule(name: str) -> Any:
-    if name not in ("uniform", "authors"):
-        raise SettingError("rule", name, "it must be 'uniform' or 'authors'")
-    return name
-
-
-@contextmanager
-def _bar() -> "Iterator[Progress]":
-    """Draw progress on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress

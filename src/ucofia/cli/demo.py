@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.options import JsonOption
 from ucofia.cli.show import as_json, clock, progress_bar, talk
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where clips, index and pictures go.")] = Path("demo"),
-    json: Annotated[bool, typer.Option("--json", help="Write the hits as JSON.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Index a handful of real clips with the starter model, search them, and show why.
 
@@ -25,13 +26,13 @@ def demo(
     from ucofia.demo import SEARCHES, fetch
     from ucofia.index.index import Index
     from ucofia.index.sheet import contact_sheet
+    from ucofia.index.store import exists
 
     with progress_bar(quiet=json) as progress:
         clips = fetch(out / "clips", progress)
     where = out / "index"
-    exists = where.exists()
     talk(f"{len(clips)} clips in {out / 'clips'}; loading the starter model ...")
-    index = Index.open(where) if exists else Index.create(where, "starter")
+    index = Index.open(where) if exists(where) else Index.create(where, "starter")
     with progress_bar(quiet=json) as progress:
         report = index.add(out / "clips", progress=progress)
     talk(f"indexed: {report.added} added, {report.unchanged} unchanged")

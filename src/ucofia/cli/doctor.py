@@ -1,25 +1,21 @@
 """Is this machine fine: every part that a user needs, tried for real."""
 
-import json
 import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.options import JsonOption
+from ucofia.cli.show import as_json
 
 LOW_DISK_BYTES = 2 << 30
 
 
 @app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> int:
+def doctor(json: JsonOption = False) -> int:
     """Try every part that is needed here. Ends with code 1 if something is wrong."""
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: platform.python_version(),
@@ -30,8 +26,8 @@ def doctor(
         "disk": _disk,
     }
     found = {name: _tried(check) for name, check in checks.items()}
-    if as_json:
-        print(json.dumps({n: {"ok": ok, "says": says} for n, (ok, says) in found.items()}))
+    if json:
+        print(as_json({n: {"ok": ok, "says": says} for n, (ok, says) in found.items()}))
     else:
         for name, (ok, says) in found.items():
             print(f"{'fine ' if ok else 'WRONG'}  {name:14} {says}")

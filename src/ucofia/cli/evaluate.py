@@ -1,52 +1,62 @@
 """`ucofia eval`: a model on a benchmark, with everything one must know to believe the figures."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ucofia.cli import show
 from ucofia.cli.app import app
-from ucofia.cli.frames import CacheOption, WorkersOption, cache_folder, decode_once
+from ucofia.cli.frames import cache_folder, decode_once
+from ucofia.cli.options import (
+    BankLimitOption,
+    CacheOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    SplitOption,
+    WorkersOption,
+)
 
 if TYPE_CHECKING:
     from ucofia.benchmarks.catalogue import OpenedData
     from ucofia.benchmarks.frames import FrameSource
     from ucofia.benchmarks.types import Benchmark
-    from ucofia.evaluate.benchmark import Options
+    from ucofia.evaluate.benchmark import Evaluation, Options
     from ucofia.model import Model
     from ucofia.types import Progress
+
+BankOption = Annotated[
+    Literal["train", "val", "test", "none"],
+    typer.Option(help="Split whose texts and videos normalise."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for the result. Default: in the run folder.")
+]
+BatchOption = Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)]
 
 
 @app.command(name="eval")
 def evaluate(
     benchmark: Annotated[str, typer.Argument(help="What to test on: see `ucofia data list`.")],
-    model: Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")],
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    bank: Annotated[
-        str, typer.Option(help="Split whose texts and videos normalise, or `none`.")
-    ] = "train",
-    bank_limit: Annotated[
-        int | None, typer.Option(help="Most texts and videos of the bank [default: all].", min=1)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the result [default: in the run folder].")
-    ] = None,
+    model: ModelOption,
+    data: DataOption = None,
+    split: SplitOption = "test",
+    bank: BankOption = "train",
+    bank_limit: BankLimitOption = None,
+    out: OutOption = None,
     cache: CacheOption = None,
-    batch: Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)] = 32,
+    batch: BatchOption = 32,
     workers: WorkersOption = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
 ) -> int:
     """Rank a split both ways, with every normalisation and every level, beside the paper."""
     from ucofia import checkpoint
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.evaluate import benchmark as evaluation
-    from ucofia.evaluate import figures, report
-    from ucofia.train.provenance import commit, versions
 
     options = evaluation.Options(
         split=split,
@@ -57,21 +67,31 @@ def evaluate(
     )
     opened = open_data(benchmark, data)
     loaded = checkpoint.load(model, device=device)
-    with show.progress_bar(quiet=as_json) as progress:
+    with show.progress_bar(quiet=json) as progress:
         known, frames, options = with_frames(opened, loaded, data, cache, options, progress)
         found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
-    about = {"versions": versions(), "commit": commit()}
-    rule = report.checkpoint_rule(model)
-    named = {"name": model, "fingerprint": loaded.fingerprint(), "chosen_by": rule}
-    result = report.document(found, model=named, about=about)
     if out is None and Path(model).is_dir():
         out = Path(model) / f"eval-{benchmark}-{split}"
+    _report(found, model, loaded, out, json=json)
+    return 0
+
+
+def _report(
+    found: "Evaluation", name: str, model: "Model", out: Path | None, *, json: bool
+) -> None:
+    """Write the result, with everything one must know to believe it, and print it."""
+    from ucofia.evaluate import figures, report
+    from ucofia.train.provenance import commit, versions
+
+    rule = report.checkpoint_rule(name)
+    named = {"name": name, "fingerprint": model.fingerprint(), "chosen_by": rule}
+    about = {"versions": versions(), "commit": commit()}
+    result = report.document(found, model=named, about=about)
     if out is not None:
         report.write(found, result, out)
         figures.save(figures.draw_retrieved(found), out / "retrieved")
         show.talk(f"written to {out}")
-    print(json.dumps(result, indent=1) if as_json else report.page(result))
-    return 0
+    print(show.as_json(result) if json else report.page(result))
 
 
 def with_frames(

@@ -1,15 +1,21 @@
 """`ucofia figure`: the paper's pictures, for any model and data set."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ucofia.cli import show
 from ucofia.cli.app import app
 from ucofia.cli.evaluate import with_frames
-from ucofia.cli.frames import CacheOption
-from ucofia.errors import UnknownNameError
+from ucofia.cli.options import (
+    BankLimitOption,
+    CacheOption,
+    DataOption,
+    DeviceOption,
+    ModelOption,
+    SplitOption,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,24 +24,22 @@ if TYPE_CHECKING:
     from ucofia.evaluate.benchmark import Evaluation
     from ucofia.model import Model
 
-NAMES = ("frame-weights", "retrieved", "levels")
+Name = Literal["frame-weights", "retrieved", "levels"]
 
 
 @app.command()
 def figure(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.")],
-    model: Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")],
+    name: Annotated[Name, typer.Argument(help="Which picture.")],
+    model: ModelOption,
     benchmark: Annotated[str, typer.Option(help="See `ucofia data list`.")] = "shapes",
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    data: DataOption = None,
+    split: SplitOption = "test",
     out: Annotated[
-        Path | None, typer.Option(help="File name; .png and .svg are written [default: NAME].")
+        Path | None, typer.Option(help="File name; .png and .svg are written. Default: NAME.")
     ] = None,
-    bank_limit: Annotated[
-        int | None, typer.Option(help="Most training texts that balance `retrieved`.", min=1)
-    ] = None,
+    bank_limit: BankLimitOption = None,
     cache: CacheOption = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
+    device: DeviceOption = "cpu",
 ) -> int:
     """Draw frame weights, how often videos are retrieved, or what each level retrieves."""
     from ucofia import checkpoint
@@ -43,8 +47,6 @@ def figure(
     from ucofia.evaluate import figures
     from ucofia.evaluate.benchmark import Options, evaluate
 
-    if name not in NAMES:
-        raise UnknownNameError("figure", name, NAMES)
     options = Options(
         split=split,
         bank="train" if name == "retrieved" else None,
@@ -64,7 +66,7 @@ def figure(
     return 0
 
 
-def _drawn(name: str, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":
+def _drawn(name: Name, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":
     from ucofia.evaluate import figures
 
     if name == "retrieved":

@@ -3,9 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ucofia.errors import SettingError
 
@@ -13,13 +11,6 @@ if TYPE_CHECKING:
     from ucofia.benchmarks.types import VideoItem
     from ucofia.model import Model
     from ucofia.types import Progress
-
-CacheOption = Annotated[
-    Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
-]
-WorkersOption = Annotated[
-    int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)
-]
 
 
 def cache_folder(data: Path | None, cache: Path | None) -> Path:

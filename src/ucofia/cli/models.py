@@ -1,27 +1,26 @@
 """What can be loaded, and how other people's checkpoints become ours."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ucofia.cli.app import app
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+from ucofia.cli.options import JsonOption
+from ucofia.cli.show import as_json
 
 
 @app.command("models")
-def models(as_json: Json = False) -> int:
+def models(json: JsonOption = False) -> int:
     """List presets (what is trained) and backbones (what it stands on)."""
     from dataclasses import asdict
 
     from ucofia.presets import BACKBONES, PRESETS
 
-    if as_json:
+    if json:
         presets = {name: asdict(found) for name, found in PRESETS.items()}
         backbones = {name: asdict(found) for name, found in BACKBONES.items()}
-        print(json.dumps({"presets": presets, "backbones": backbones}, indent=2))
+        print(as_json({"presets": presets, "backbones": backbones}))
         return 0
     print("backbones: load one by name, or any transformers folder, hub name or checkpoint file")
     for name, info in BACKBONES.items():
@@ -41,7 +40,7 @@ def convert(
     preset: Annotated[
         str | None, typer.Option(help="The parts to put on bare towers; default: zero-shot.")
     ] = None,
-    as_json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Turn a checkpoint of OpenAI, open_clip, transformers, the authors or a peer into our folder.
 
@@ -54,9 +53,9 @@ def convert(
     save(model, out)
     parameters = sum(p.numel() for p in model.parameters())
     levels = [level.name for level in model.config.levels]
-    if as_json:
+    if json:
         told = {"out": str(out), "parameters": parameters, "levels": levels}
-        print(json.dumps({**told, "fingerprint": model.fingerprint()}))
+        print(as_json({**told, "fingerprint": model.fingerprint()}))
     else:
         print(f"{out}: {parameters / 1e6:.1f} M parameters, levels {', '.join(levels)}")
     return 0

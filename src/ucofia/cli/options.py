@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,9 +22,14 @@ SinceOption = Annotated[
     typer.Option(help="Only files written on this day or later.", formats=["%Y-%m-%d"]),
 ]
 
+ModelOption = Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")]
+SplitOption = Annotated[Literal["train", "val", "test"], typer.Option(help="What is tested.")]
+BankLimitOption = Annotated[
+    int | None, typer.Option(help="Most texts and videos of the bank. Default: all.", min=1)
+]
 DataOption = Annotated[Path | None, typer.Option(help="Folder of the data set.")]
 CacheOption = Annotated[
-    Path | None, typer.Option(help="Decoded frames [default: .ucofia-cache in the data].")
+    Path | None, typer.Option(help="Decoded frames. Default: .ucofia-cache in the data.")
 ]
 WorkersOption = Annotated[
     int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)

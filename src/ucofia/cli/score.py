@@ -1,107 +1,127 @@
 """`ucofia score`: the metrics of any system's matrix of scores, raw and normalised."""
 
-import json
-import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ucofia.cli.app import app
-from ucofia.errors import SettingError
+from ucofia.cli.options import JsonOption
+from ucofia.cli.show import as_json, talk
 
 if TYPE_CHECKING:
-    from ucofia.evaluate.score import Direction, Line, Report
+    from ucofia.evaluate.paper import Figure
+    from ucofia.evaluate.score import Direction, Line, Normalisation, Report
     from ucofia.metrics import Difference
 
-KINDS = "none, sinkhorn, dual-softmax, inverted-softmax, querybank, or all"
+
+class Kind(StrEnum):
+    """A normalisation, or all of them; typer takes lists of these, but not of literals."""
+
+    NONE = "none"
+    SINKHORN = "sinkhorn"
+    DUAL_SOFTMAX = "dual-softmax"
+    INVERTED_SOFTMAX = "inverted-softmax"
+    QUERYBANK = "querybank"
+    ALL = "all"
+
+
+BankOption = Annotated[
+    Path | None, typer.Option(help="Training texts x the same videos, for text to video.")
+]
+OtherBankOption = Annotated[
+    Path | None, typer.Option(help="The same texts x training videos, for video to text.")
+]
+TruthOption = Annotated[
+    Path | None, typer.Option(help="Video index of every text row. Default: the diagonal.")
+]
+KindOption = Annotated[list[Kind] | None, typer.Option(help="May be repeated. Default: none.")]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(help="Divides the scores before any exponential. Default: by their scale."),
+]
+StartOption = Annotated[
+    Literal["paper", "authors"],
+    typer.Option(help="Sinkhorn-Knopp as in the paper, or in the authors' code."),
+]
+CompareOption = Annotated[
+    Path | None, typer.Option(help="Another system's matrix of the same texts and videos.")
+]
+BesideOption = Annotated[
+    str | None, typer.Option(help="Also print the paper's figures for this data set.")
+]
 
 
 @app.command()
 def score(
     sims: Annotated[Path, typer.Argument(help="Texts x videos: .npy, .npz (levels) or .csv.")],
-    bank: Annotated[
-        Path | None, typer.Option(help="Training texts x the same videos, for text to video.")
-    ] = None,
-    bank_v2t: Annotated[
-        Path | None, typer.Option(help="The same texts x training videos, for video to text.")
-    ] = None,
-    truth: Annotated[
-        Path | None, typer.Option(help="Video index of every text row [default: the diagonal].")
-    ] = None,
-    normalise: Annotated[
-        list[str] | None, typer.Option(help=f"{KINDS}; may be repeated [default: none].")
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Divides the scores before any exponential [default: by their scale]."),
-    ] = None,
-    iterations: Annotated[int, typer.Option(help="Of Sinkhorn-Knopp.")] = 4,
-    start: Annotated[
-        str, typer.Option(help="Sinkhorn-Knopp as in the paper, or in the authors' code.")
-    ] = "paper",
+    bank: BankOption = None,
+    bank_v2t: OtherBankOption = None,
+    truth: TruthOption = None,
+    normalise: KindOption = None,
+    temperature: TemperatureOption = None,
+    iterations: Annotated[int, typer.Option(help="Of Sinkhorn-Knopp.", min=1)] = 4,
+    start: StartOption = "paper",
     at: Annotated[str, typer.Option(help="Depths of recall.")] = "1,5,10",
-    compare: Annotated[
-        Path | None, typer.Option(help="Another system's matrix of the same texts and videos.")
-    ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="Also print the paper's figures for this data set.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    compare: CompareOption = None,
+    beside: BesideOption = None,
+    json: JsonOption = False,
 ) -> int:
     """Print recall, median and mean rank of a matrix, both ways, with 95 % intervals."""
     from ucofia.evaluate import paper
     from ucofia.evaluate.matrices import load_levels, load_truth
+    from ucofia.evaluate.score import Settings
     from ucofia.evaluate.score import score as run
 
+    kinds, depths = _kinds(normalise or [Kind.NONE]), _depths(at)
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
     report = run(
         load_levels(sims),
         truth=None if truth is None else load_truth(truth),
         banks={d: load_levels(path) for d, path in given.items() if path is not None},
         other=None if compare is None else load_levels(compare),
-        settings=_settings(normalise or ["none"], temperature, iterations, start, at),
+        settings=Settings(
+            normalise=kinds, temperature=temperature, iterations=iterations, start=start, at=depths
+        ),
     )
-    published = paper.figures(dataset=beside) if beside else []
-    if as_json:
-        document = _document(report, sims)
-        if beside:
-            document["paper"] = [vars(figure) for figure in published]
-        print(json.dumps(document, indent=2))
-        return 0
+    published = paper.figures(dataset=beside) if beside else None
+    _print(report, published, sims, json=json)
+    return 0
+
+
+def _print(
+    report: "Report", published: "Sequence[Figure] | None", sims: Path, *, json: bool
+) -> None:
+    if json:
+        figures = {} if published is None else {"paper": [vars(figure) for figure in published]}
+        print(as_json({**_document(report, sims), **figures}))
+        return
     print(_text(report))
-    for figure in published:
+    for figure in published or ():
         if "levels" not in figure.setting:
             values = "  ".join(f"{name} {value:g}" for name, value in figure.values.items())
             print(f"paper, table {figure.table}, {figure.direction}, {figure.method}: {values}")
     for warning in report.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return 0
+        talk(f"warning: {warning}")
 
 
-def _settings(
-    normalise: Sequence[str], temperature: float | None, iterations: int, start: str, at: str
-) -> Any:
-    from ucofia.evaluate.score import NORMALISATIONS, Settings
+def _kinds(asked: Sequence[Kind]) -> "Sequence[Normalisation]":
+    from ucofia.evaluate.score import NORMALISATIONS
 
+    return [name for name in NORMALISATIONS if name in asked or Kind.ALL in asked]
+
+
+def _depths(at: str) -> list[int]:
     try:
         depths = [int(depth) for depth in at.split(",")]
     except ValueError:
-        depths = []
-    if not depths or min(depths) < 1:
-        raise SettingError(
-            "--at", at, "it must be positive whole numbers with commas, like 1,5,10"
-        )
-    if start not in ("paper", "authors"):
-        raise SettingError("--start", start, "it must be paper or authors")
-    return Settings(
-        normalise=NORMALISATIONS if "all" in normalise else normalise,  # type: ignore[arg-type]
-        temperature=temperature,
-        iterations=iterations,
-        start="paper" if start == "paper" else "authors",
-        at=depths,
-    )
+        depths = [0]
+    if min(depths) < 1:
+        rule = f"{at!r} must be positive whole numbers with commas, like 1,5,10"
+        raise typer.BadParameter(rule, param_hint="--at")
+    return depths
 
 
 def _text(report: "Report") -> str:

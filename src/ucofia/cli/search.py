@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -77,11 +77,7 @@ def search(
     answers = [[hit for hit in hits if (hit.confidence or 0.0) >= least] for hits in answers]
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)
-    if json:
-        pairs = zip(texts, answers, strict=True)
-        print(as_json([_answer(*pair) for pair in pairs] if queries else answers[0]))
-    else:
-        _print_answers(texts, answers, with_texts=queries is not None)
+    _print(texts if queries else None, answers, json=json)
     if not exact:
         _say_recall(opened.fast_recall())
     matches = any(hit.is_match is not False for hits in answers for hit in hits)
@@ -139,14 +135,17 @@ def similar(
     return 0 if hits else NO_MATCH
 
 
-def _answer(text: str, hits: "list[Hit]") -> dict[str, Any]:
-    return {"text": text, "hits": hits}
-
-
-def _print_answers(texts: list[str], answers: "list[list[Hit]]", *, with_texts: bool) -> None:
+def _print(texts: list[str] | None, answers: "list[list[Hit]]", *, json: bool) -> None:
+    """Print the hits of one text, or of several with the texts."""
+    if texts is None:
+        print(as_json(answers[0])) if json else print_hits(answers[0])
+        return
+    if json:
+        pairs = zip(texts, answers, strict=True)
+        print(as_json([{"text": text, "hits": hits} for text, hits in pairs]))
+        return
     for text, hits in zip(texts, answers, strict=True):
-        if with_texts:
-            print(f"# {text}")
+        print(f"# {text}")
         print_hits(hits)
 
 

@@ -1,7 +1,9 @@
 """The verb that opens the page: serve."""
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -11,57 +13,59 @@ from ucofia.cli.show import index_here, talk
 from ucofia.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
-    import socket
+    from fastapi import FastAPI
 
 STALLED_SECONDS = 5  # a connection that is kept open without a request
 MOST_CONNECTIONS = 512
 LOCAL = ("127.0.0.1", "localhost", "::1")
+HostOption = Annotated[
+    str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")
+]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(envvar="UCOFIA_TOKEN", help="Answer only those who know this word."),
+]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+AllowHostOption = Annotated[
+    list[str] | None, typer.Option(help="A name under which browsers may reach the server.")
+]
+AllowIndexOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Let the page add videos from this folder. Default: from none."),
+]
+WaitingOption = Annotated[
+    int, typer.Option(min=1, help="Requests that may wait before others are sent away.")
+]
+UploadOption = Annotated[
+    int, typer.Option(min=1, help="Largest picture or video that may be sent.")
+]
 
 
 @app.command()
 def serve(
     index: IndexOption = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8642,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="UCOFIA_TOKEN", help="Answer only those who know this word."),
-    ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name under which browsers may reach the server.")
-    ] = None,
-    allow_index: Annotated[
-        list[Path] | None,
-        typer.Option(help="Let the page add videos from this folder. Default: from none."),
-    ] = None,
-    waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait before others are sent away.")
-    ] = 32,
-    max_upload_mb: Annotated[
-        int, typer.Option(min=1, help="Largest picture or video that may be sent.")
-    ] = 256,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8642,
+    token: TokenOption = None,
+    open_page: OpenOption = False,
+    allow_host: AllowHostOption = None,
+    allow_index: AllowIndexOption = None,
+    waiting: WaitingOption = 32,
+    max_upload_mb: UploadOption = 256,
     device: DeviceOption = "cpu",
 ) -> int:
     """Open the page and the HTTP API for an index. Only this machine can reach it by default.
 
     Example: ucofia serve --open
     """
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtraError("the web server", "serve") from error
-    import socket
-
+    _require_extra()
     from ucofia.index.index import Index
     from ucofia.serve.app import create_app
     from ucofia.serve.settings import ServeSettings
 
     if token is not None and not token.strip():
-        raise SettingError("token", token, "an empty one protects nothing")
+        raise typer.BadParameter("an empty one protects nothing", param_hint="--token")
     settings = ServeSettings(
         token=token,
         hosts=(socket.gethostname(), host, *(allow_host or ())),
@@ -71,20 +75,23 @@ def serve(
     )
     opened = Index.open(index_here(index), device=device)
     _ = opened.model  # a missing model is told now, not to the first who searches
-    application = create_app(opened, settings=settings)
-    config = uvicorn.Config(
-        application,
-        host=host,
-        port=port,
-        log_level="warning",
-        server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=STALLED_SECONDS,
-        timeout_graceful_shutdown=STALLED_SECONDS,
-    )
     listening = _listening(host, port)
-    address = _address(host, listening.getsockname()[1], token)
     talk(f"{len(opened)} segments in {opened.path}")
+    _announce(host, listening.getsockname()[1], token, open_page=open_page)
+    _run(create_app(opened, settings=settings), listening)
+    return 0
+
+
+def _require_extra() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("the web server", "serve") from error
+
+
+def _announce(host: str, port: int, token: str | None, *, open_page: bool) -> None:
+    address = _address(host, port, token)
     print(address, flush=True)
     if host not in LOCAL and token is None:
         talk("everybody in the network can search these videos; --token WORD limits it")
@@ -92,14 +99,25 @@ def serve(
         import webbrowser
 
         webbrowser.open(address)
+
+
+def _run(application: "FastAPI", listening: socket.socket) -> None:
+    """Answer requests until somebody interrupts."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        application,
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=STALLED_SECONDS,
+        timeout_graceful_shutdown=STALLED_SECONDS,
+    )
     uvicorn.Server(config).run(sockets=[listening])
-    return 0
 
 
-def _listening(host: str, port: int) -> "socket.socket":
+def _listening(host: str, port: int) -> socket.socket:
     """Take the port before anything is announced, so that a taken one is one clear line."""
-    import socket
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,8 +131,6 @@ def _listening(host: str, port: int) -> "socket.socket":
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    from urllib.parse import quote
-
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     # Behind the #, a browser keeps it to itself: it reaches no log and no other site.
     return f"http://{shown}:{port}/" + (f"#token={quote(token, safe='')}" if token else "")

@@ -54,7 +54,7 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
-    """Draw one bar with rate and time left on stderr; nothing when stderr is not a terminal."""
+    """Draw a bar per stage, with rate and time left, where stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -72,11 +72,12 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
         tasks: dict[str, bars.TaskID] = {}
 
         def report(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = drawn.add_task(what, total=total, rate="")
-            speed = drawn.tasks[tasks[what]].speed
+            stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
+            if stage not in tasks:
+                tasks[stage] = drawn.add_task(what, total=total, rate="")
+            speed = drawn.tasks[tasks[stage]].speed
             rate = f"{speed:.1f}/s" if speed else ""
-            drawn.update(tasks[what], completed=done, total=total, rate=rate)
+            drawn.update(tasks[stage], description=what, completed=done, total=total, rate=rate)
 
         yield report
 

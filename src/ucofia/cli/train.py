@@ -1,115 +1,155 @@
 """`ucofia train`: one command that starts, resumes and ends a training."""
 
-import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.frames import CacheOption, WorkersOption, cache_folder, decode_once
-from ucofia.errors import SettingError, TrainingStoppedError, UndecodedVideosError
+from ucofia.cli.frames import cache_folder, decode_once
+from ucofia.cli.options import CacheOption, DataOption, DeviceOption, JsonOption, WorkersOption
+from ucofia.cli.show import as_json, progress_bar
+from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
+    import torch
+
     from ucofia.benchmarks.catalogue import OpenedData
     from ucofia.config import TrainConfig
     from ucofia.model import Model
     from ucofia.train.distributed import World
-    from ucofia.train.settings import TrainData
+    from ucofia.train.settings import Settings, TrainData
     from ucofia.types import Progress
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+Precision = Literal["float32", "bfloat16", "float16"]
+PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
+OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")]
+BenchmarkOption = Annotated[
+    str | None,
+    typer.Option(help="What is in that folder: see `ucofia data list`. Default: the preset's."),
+]
+BackboneOption = Annotated[
+    str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
+]
+EpochsOption = Annotated[int | None, typer.Option(help="Default: the preset's.", min=1)]
+BatchOption = Annotated[int | None, typer.Option(help="Pairs per step, all processes.", min=1)]
+EncoderOption = Annotated[float | None, typer.Option(help="Rate of the towers.", min=0)]
+HeadOption = Annotated[float | None, typer.Option(help="Rate of everything else.", min=0)]
+ChunkOption = Annotated[
+    int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
+]
+RecomputeOption = Annotated[
+    bool, typer.Option(help="Save memory inside the towers too, for another forward pass.")
+]
+SeedOption = Annotated[int, typer.Option(help="Decides everything random.")]
+PrecisionOption = Annotated[Precision, typer.Option(help="Of the encoders.")]
+SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
+BoardOption = Annotated[bool, typer.Option(help="Also write for TensorBoard.")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a training starts from."""
+
+    preset: str
+    backbone: str
+    benchmark: str | None
+    data: Path | None
+    cache: Path | None
+    recompute: bool
+    changes: Mapping[str, float | None]  # of the preset's recipe; None: as it is
 
 
 @app.command()
 def train(
-    preset: Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")],
-    out: Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")],
-    data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            help="What is in that folder: see `ucofia data list` [default: the preset's]."
-        ),
-    ] = None,
-    backbone: Annotated[
-        str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
-    ] = "clip-vit-b32",
+    preset: PresetArgument,
+    out: OutOption,
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    backbone: BackboneOption = "clip-vit-b32",
     cache: CacheOption = None,
-    epochs: Annotated[int | None, typer.Option(help="[default: the preset's]", min=1)] = None,
-    batch: Annotated[int | None, typer.Option(help="Pairs per step, all processes.")] = None,
-    encoder_rate: Annotated[float | None, typer.Option(help="Rate of the towers.")] = None,
-    head_rate: Annotated[float | None, typer.Option(help="Rate of everything else.")] = None,
-    chunk: Annotated[
-        int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
-    ] = None,
-    recompute: Annotated[
-        bool, typer.Option(help="Save memory inside the towers too, for another forward pass.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 42,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
-    precision: Annotated[str, typer.Option(help=", ".join(PRECISIONS))] = "float32",
+    epochs: EpochsOption = None,
+    batch: BatchOption = None,
+    encoder_rate: EncoderOption = None,
+    head_rate: HeadOption = None,
+    chunk: ChunkOption = None,
+    recompute: RecomputeOption = False,
+    seed: SeedOption = 42,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "float32",
     workers: WorkersOption = 0,
-    save_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 500,
-    tensorboard: Annotated[bool, typer.Option(help="Also write for TensorBoard.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result.")] = False,
+    save_steps: SaveOption = 500,
+    tensorboard: BoardOption = False,
+    json: JsonOption = False,
 ) -> int:
     """Train a preset on a data set; `torchrun ... -m ucofia train ...` uses many processes."""
-    from ucofia.benchmarks.catalogue import open_data
-    from ucofia.presets import preset as named
-    from ucofia.train import distributed, start
-    from ucofia.train.loop import train as run
-    from ucofia.train.recompute import recompute_blocks
     from ucofia.train.settings import Settings
 
-    chosen = named(preset)
-    config = _changed(
-        start.recipe(chosen, backbone),
-        epochs=epochs,
-        batch=batch,
-        encoder_rate=encoder_rate,
-        head_rate=head_rate,
-    )
+    rates = {"encoder_rate": encoder_rate, "head_rate": head_rate}
+    changes = {"epochs": epochs, "batch": batch, **rates}
+    job = Job(preset, backbone, benchmark, data, cache, recompute, changes)
     settings = Settings(
         seed=seed,
-        precision=_precision(precision),
+        precision=precision,
         chunk=chunk,
         workers=workers,
         save_steps=save_steps,
         tensorboard=tensorboard,
     )
-    opened = open_data(benchmark or _benchmark_of(preset), data)
+    result, is_first = _trained(job, settings, out, device)
+    if is_first:
+        print(as_json(result) if json else _text(result, out))
+    return 0
+
+
+def _trained(
+    job: Job, settings: "Settings", out: Path, device: str
+) -> tuple[dict[str, Any], bool]:
+    """Train alone or as one of several processes; also tell whether this is the first of them."""
+    from ucofia.train import distributed
+
     world, here = distributed.join(device)
     try:
-        with _bar(shown=world.is_first) as progress, _stop_signals() as stop:
-            model = start.start_model(chosen, backbone, opened.frames, seed=seed).to(here)
-            if recompute:
-                recompute_blocks(model)
-            result = run(
-                model,
-                _train_data(opened, model, data, cache, workers, world, progress),
-                out=out,
-                config=config,
-                settings=settings,
-                about={"preset": preset, "backbone": backbone},
-                world=world,
-                progress=progress,
-                stop=stop,
-            )
+        return _run(job, settings, out, world, here), world.is_first
     except (TrainingStoppedError, UndecodedVideosError):
         if world.is_first:  # all processes stop, and one of them says so
             raise
-        return 1
+        raise typer.Exit(1) from None
     finally:
         distributed.leave()
-    if world.is_first:
-        print(json.dumps(result, indent=2) if as_json else _text(result, out))
-    return 0
+
+
+def _run(
+    job: Job, settings: "Settings", out: Path, world: "World", here: "torch.device"
+) -> dict[str, Any]:
+    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.presets import preset as named
+    from ucofia.train import start
+    from ucofia.train.loop import train as run
+    from ucofia.train.recompute import recompute_blocks
+
+    preset = named(job.preset)
+    opened = open_data(job.benchmark or _benchmark_of(job.preset), job.data)
+    with progress_bar(quiet=not world.is_first) as progress, _stop_signals() as stop:
+        model = start.start_model(preset, job.backbone, opened.frames, seed=settings.seed).to(here)
+        if job.recompute:
+            recompute_blocks(model)
+        return run(
+            model,
+            _train_data(opened, model, job, settings.workers, world, progress),
+            out=out,
+            config=_changed(start.recipe(preset, job.backbone), job.changes),
+            settings=settings,
+            about={"preset": job.preset, "backbone": job.backbone},
+            world=world,
+            progress=progress,
+            stop=stop,
+        )
 
 
 def _benchmark_of(preset: str) -> str:
@@ -120,24 +160,17 @@ def _benchmark_of(preset: str) -> str:
     return named if named in DATA_SETS else "folder"
 
 
-def _changed(config: "TrainConfig", **values: Any) -> "TrainConfig":
-    return replace(config, **{name: value for name, value in values.items() if value is not None})
-
-
-def _precision(name: str) -> Any:
-    if name not in PRECISIONS:
-        raise SettingError("precision", name, f"it must be one of {', '.join(PRECISIONS)}")
-    return name
+def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig":
+    return replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _train_data(
     opened: "OpenedData",
     model: "Model",
-    data: Path | None,
-    cache: Path | None,
+    job: Job,
     workers: int,
     world: "World",
-    progress: "Progress",
+    progress: "Progress | None",
 ) -> "TrainData":
     """Find the frames; videos are decoded once, to a cache, by the first process."""
     from ucofia.benchmarks.cache import failures, open_cache
@@ -145,7 +178,7 @@ def _train_data(
 
     if opened.frames is not None:
         return TrainData(opened.benchmark, opened.frames, opened.train_groups)
-    folder = cache_folder(data, cache)
+    folder = cache_folder(job.data, job.cache)
     videos = [video for split in opened.benchmark.splits for video in split.videos]
     if world.is_first:
         decode_once(videos, folder, model, workers=workers, progress=progress)
@@ -183,23 +216,3 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _bar(*, shown: bool) -> "Iterator[Progress]":
-    """Draw progress on stderr: one bar for the training, one for what happens in between."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    console = Console(stderr=True, quiet=not shown)
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks: dict[bool, Any] = {}
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            is_training = what.startswith("epoch")
-            if is_training not in tasks:
-                tasks[is_training] = bars.add_task(what, total=total)
-            bars.update(tasks[is_training], description=what, completed=done, total=total)
-
-        yield progress
