@@ -24,7 +24,7 @@ from jaxtyping import Float
 from ucofia.index.rows import Array
 
 # Log-odds of a match = INTERCEPT + SLOPE * -log(p-value).
-INTERCEPT, SLOPE = -3.1, 1.2
+INTERCEPT, SLOPE = -2.7, 1.1
 MATCH = 0.5  # confidence from which a hit is called a match
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
