@@ -68,7 +68,8 @@ def test_index_then_search(
     out, err = capsys.readouterr()
     assert out == "3 added, 1 failed\n"
     assert "bad.mp4" in err and "making a new index" in err
-    assert run("search", "blue", "--top", "1", "--explain", tmp_path / "why.png") == 0
+    assert run("search", "blue", "--top", "2", "--explain", tmp_path / "why.png") == 0
+    assert (tmp_path / "why-2.png").is_file()
     out, err = capsys.readouterr()
     assert "blue.mp4  at 0:00" in out
     assert (tmp_path / "why.png").exists()

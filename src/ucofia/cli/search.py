@@ -39,7 +39,10 @@ SureOption = Annotated[
 ]
 ExplainOption = Annotated[
     Path | None,
-    typer.Option(help="Write a picture (.png) or the numbers (.json) of why, per hit."),
+    typer.Option(
+        help="Write a picture (why.png) or the numbers (why.json) of why the first hit was found; "
+        "those of further hits are why-2.png and so on."
+    ),
 ]
 QueriesOption = Annotated[
     Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
@@ -75,9 +78,9 @@ def search(
     answers = opened.search_many(texts, top=top, exact=exact, filters=filters)
     least = min_confidence or 0.0
     answers = [[hit for hit in hits if (hit.confidence or 0.0) >= least] for hits in answers]
+    _print(texts if queries else None, answers, json=json)
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)
-    _print(texts if queries else None, answers, json=json)
     if not exact:
         _say_recall(opened.fast_recall())
     matches = any(hit.is_match is not False for hits in answers for hit in hits)
@@ -207,5 +210,5 @@ def _say_recall(recall: "Recall | None") -> None:
 
 def _explain(hits: "list[Hit]", path: Path) -> None:
     for number, hit in enumerate(hits, 1):
-        name = path if len(hits) == 1 else path.with_stem(f"{path.stem}-{number}")
+        name = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         talk(f"why: {hit.explain().save(name)}")
