@@ -307,14 +307,15 @@ class DamagedIndexError(UCoFiAError):
 
 
 class UnreachableIndexError(UCoFiAError):
-    """An object store that does not answer, or not to us."""
+    """A disk or an object store that does not answer, or not to us."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
-        super().__init__(
-            f"cannot reach {path}: {problem}. Check the address and the variables with your "
-            "credentials (AWS_ACCESS_KEY_ID, AWS_REGION, ...)."
-        )
+        advice = "Check that its disk is there, and that you may read all of its files."
+        if "://" in path:
+            variables = "AWS_ACCESS_KEY_ID, AWS_REGION, ..."
+            advice = f"Check the address and the variables with your credentials ({variables})."
+        super().__init__(f"cannot reach {path}: {problem}. {advice}")
 
 
 class IndexWriteError(UCoFiAError):

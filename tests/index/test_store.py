@@ -239,6 +239,26 @@ def test_a_missing_file_is_damage(folder: Path) -> None:
     assert index.verify() != []
 
 
+@pytest.mark.parametrize("part", [".", "segments.lance/data", "segments.lance/_versions"])
+def test_what_may_not_be_read_is_not_called_damaged(folder: Path, part: str) -> None:
+    place = folder / part
+    mode, root = place.stat().st_mode, os.geteuid() == 0
+    for parent in (*folder.parents,)[:-1] if root else ():
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o001)
+    place.chmod(0)
+    try:
+        if root:  # to whom nothing is forbidden
+            os.seteuid(65534)
+        with pytest.raises(UnreachableIndexError, match=r"ermission denied.*you may read all"):
+            Index.open(folder, colour_model()).search("red")
+    finally:
+        if root:
+            os.seteuid(0)
+        place.chmod(mode)
+    assert len(Index.open(folder, colour_model()).search("red")) == 3
+
+
 def test_a_full_disk_is_one_clear_error_and_harms_nothing(
     folder: Path, tmp_path: Path, nursery: Nursery
 ) -> None:

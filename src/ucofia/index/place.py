@@ -4,6 +4,7 @@ A folder of this machine, or an address (`s3://...`) that only the store can loo
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -12,11 +13,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ucofia.errors import DamagedIndexError, ForeignFolderError, IndexWriteError
+from ucofia.errors import (
+    DamagedIndexError,
+    ForeignFolderError,
+    IndexWriteError,
+    UnreachableIndexError,
+)
 from ucofia.index.files import place_of
 
 LOCK = ".lock"
 UNFINISHED = ".unfinished"
+# No permission, no answer from a disk or a network share, too many open files.
+_OUT_OF_REACH = {
+    getattr(errno, name)
+    for name in "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EHOSTDOWN EMFILE ENFILE".split()
+    if hasattr(errno, name)
+}
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
@@ -45,7 +57,8 @@ def is_free(path: str) -> bool:
     """Tell whether an index can be made here: nothing is there but what a killed run left."""
     if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
         return True
-    return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK}
+    with reading(path):
+        return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK}
 
 
 def is_unfinished(path: str) -> bool:
@@ -79,7 +92,10 @@ def making(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def turn(path: str) -> Iterator[None]:
-    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself."""
+    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself.
+
+    There are no turns in object stores and on Windows; docs/storage.md says so.
+    """
     if is_remote(path) or os.name == "nt":
         yield
         return
@@ -92,6 +108,23 @@ def turn(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def is_being_written(path: str) -> bool:
+    """Tell whether a process holds the turn of a local index."""
+    try:
+        import fcntl
+
+        handle = os.open(os.path.join(path, LOCK), os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 @contextlib.contextmanager
@@ -109,7 +142,17 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except _TROUBLE as error:
-        raise DamagedIndexError(path, first_line(error)) from error
+        kind = UnreachableIndexError if _is_out_of_reach(error) else DamagedIndexError
+        raise kind(path, first_line(error)) from error
+
+
+def _is_out_of_reach(error: BaseException) -> bool:
+    """Tell a file that cannot be had now from one that is not what it was."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code is None:  # Lance says it in words
+        named = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(named.group(1)) if named else None
+    return code in _OUT_OF_REACH or "HTTP error" in str(error)
 
 
 def first_line(error: BaseException) -> str:

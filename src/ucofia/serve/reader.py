@@ -3,13 +3,13 @@
 Reads through handles of its own on a thread of its own, so that pictures do not wait for searches.
 """
 
-import os
 import time
 from collections import OrderedDict
 from typing import Any
 
 from ucofia.errors import RefusedError
 from ucofia.index.index import Index
+from ucofia.index.place import is_being_written
 from ucofia.index.store import Store
 from ucofia.serve.worker import Worker
 
@@ -59,20 +59,3 @@ class Reader:
             while len(self._pictures) > PICTURES_KEPT:
                 self._pictures.popitem(last=False)
         return self._pictures[segment]
-
-
-def is_being_written(path: str) -> bool:
-    """Tell whether a process holds the writers' turn of a local index."""
-    try:
-        import fcntl
-
-        handle = os.open(os.path.join(path, ".lock"), os.O_RDONLY)
-    except (ImportError, OSError):
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
