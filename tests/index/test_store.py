@@ -244,8 +244,8 @@ def test_what_may_not_be_read_is_not_called_damaged(folder: Path, part: str) -> 
     place = folder / part
     mode, root = place.stat().st_mode, os.geteuid() == 0
     for parent in (*folder.parents,)[:-1] if root else ():
-        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o001)
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o010:
+            parent.chmod(parent.stat().st_mode | 0o011)
     place.chmod(0)
     try:
         if root:  # to whom nothing is forbidden
