@@ -34,9 +34,9 @@ from ucofia import checkpoint
 from ucofia.benchmarks import features
 from ucofia.benchmarks.types import Benchmark, Split
 from ucofia.config import ModelConfig, TrainConfig
-from ucofia.encode.answers import Answers
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.text_cache import TextCache
 from ucofia.evaluate import benchmark as evaluation
 from ucofia.evaluate import report
 from ucofia.model import Model
@@ -69,7 +69,7 @@ class Tower:
     def __init__(self, folder: Path, work: Path, benchmark: Benchmark) -> None:
         self.module = SentenceTower.from_pretrained(folder).eval().requires_grad_(False)
         everything = [text.text for split in benchmark.splits for text in split.texts]
-        self.answers = Answers.ask(
+        self.known = TextCache.fill(
             everything,
             work / "texts",
             tokenize=self.tokenize,
@@ -85,11 +85,11 @@ class Tower:
         texts = [text.text for text in split.texts]
         starts = range(0, len(texts), TEXTS_AT_A_TIME)
         parts = [texts[start : start + TEXTS_AT_A_TIME] for start in starts]
-        return torch.cat([self.answers(self.tokenize(part))[1] for part in parts])
+        return torch.cat([self.known(self.tokenize(part))[1] for part in parts])
 
     def backbone(self) -> FeaturesBackbone:
         made = FeaturesBackbone(self.module, feature_width=self.module.width)
-        made.answers = self.answers
+        made.text_cache = self.known
         made.text_centre.copy_(self.centre)
         return made
 
@@ -161,7 +161,7 @@ def evaluate(folder: Path, tower: Tower, data: TrainData) -> None:
     """What `ucofia eval` does, with the answers instead of the tower."""
     model = checkpoint.load(folder)
     assert isinstance(model.backbone, FeaturesBackbone)
-    model.backbone.answers = tower.answers
+    model.backbone.text_cache = tower.known
     found = evaluation.evaluate(
         model, data.benchmark, data.frames, options=evaluation.Options(), progress=say
     )

@@ -5,7 +5,6 @@ file of others. Nothing is ever silently kept from initialisation.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import CheckpointError, NewerFormatError, UnknownNameError
+from ucofia.files import whole, write_whole
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, ZERO_SHOT
 
@@ -34,23 +34,16 @@ def save(model: Model, folder: Path | str) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    partial = folder / (WEIGHTS + ".partial")
-    save_file(tensors, partial)
-    os.replace(partial, folder / WEIGHTS)
+    with whole(folder / WEIGHTS) as part:
+        save_file(tensors, part)
     for name, text in model.backbone.assets().items():
-        _write_whole(folder / name, text)
+        write_whole(folder / name, text)
     settings = {
         "format": FORMAT,
         "model": to_dict(model.config),
         "backbone": model.backbone.describe(),
     }
-    _write_whole(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
 
 
 def load(
@@ -91,7 +84,7 @@ def locate(name: str | Path) -> Path:
     if not is_model_folder(folder):
         bank = folder / "bank" / "texts.txt"
         bank.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(bank, "\n".join(starter.bank_texts()) + "\n")
+        write_whole(bank, "\n".join(starter.bank_texts()) + "\n")
         save(Model(starter.assemble(), starter.CONFIG), folder)
     return folder
 

@@ -15,10 +15,11 @@ import numpy as np
 from PIL import Image
 
 from ucofia.errors import DownloadError
+from ucofia.files import write_whole
 from ucofia.types import Progress
 from ucofia.video.write import write_mp4
 
-# package with version, its licence, and the files of it that are shown
+# package with version, and the files of it that are shown
 PACKAGES = {
     "imageio==2.9.0": (
         "imageio/resources/images/cockatoo.mp4",
@@ -98,9 +99,7 @@ def _extract(data: bytes, path: Path) -> None:
         picture = Image.open(BytesIO(data)).convert("RGB")
         write_mp4(path, _moves(picture), frames_per_second=RATE)
     else:
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(data)
-        partial.replace(path)
+        write_whole(path, data)
 
 
 def _moves(picture: Image.Image) -> Iterator[np.ndarray]:

@@ -208,7 +208,7 @@ def test_ranks_are_written_query_by_query(found: Evaluation, tmp_path: Path) -> 
     assert table["video+frame+patch: none"] == found.line("t2v", "none").ranks.tolist()
     assert "text" not in pyarrow.parquet.read_table(tmp_path / "ranks-v2t.parquet").column_names
     assert json.loads((tmp_path / "result.json").read_text()) == json.loads(json.dumps(result))
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_the_papers_figures_stand_beside_a_data_set_it_has(found: Evaluation) -> None:

@@ -7,7 +7,6 @@ unfinished training goes on at its last checkpoint.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from ucofia.errors import UnknownNameError
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
 from ucofia.evaluate.matrices import mean_level
 from ucofia.evaluate.retrieved import first_hits, shares_by_count
+from ucofia.files import write_whole
 from ucofia.model import Model
 from ucofia.train import tiny
 from ucofia.train.loop import train
@@ -150,10 +150,8 @@ class Job:
             "versions": versions(),
         }
         self.results.mkdir(parents=True, exist_ok=True)
-        partial = self.file(training.name, seed).with_suffix(".partial")
         lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
-        partial.write_text("{\n" + lines + "\n}\n")
-        os.replace(partial, self.file(training.name, seed))
+        write_whole(self.file(training.name, seed), "{\n" + lines + "\n}\n")
         with suppress(OSError):  # only needed to go on, and there is nothing left to do
             shutil.rmtree(out / "checkpoints")
 

@@ -35,6 +35,7 @@ from ucofia.benchmarks.cache import (
 )
 from ucofia.benchmarks.types import VideoItem
 from ucofia.errors import NoFramesError, SettingError
+from ucofia.files import PART, write_whole
 from ucofia.types import PixelSpec, Progress
 from ucofia.video.sample import Sampling
 from ucofia.video.sandbox import Clip, Decoded, Failed, Request, decode_many
@@ -135,9 +136,9 @@ class _Shard:
         # By time, because the later of two shards counts; and a name nobody else has, because two
         # runs may fill one cache.
         name = f"shard-{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
-        _write(self.folder / f"{name}.bin", b"".join(self.pictures))
+        write_whole(self.folder / f"{name}.bin", b"".join(self.pictures))
         index = "".join(json.dumps(row) + "\n" for row in self.rows)
-        _write(self.folder / f"{name}.jsonl", index.encode())
+        write_whole(self.folder / f"{name}.jsonl", index)
         self.pictures, self.rows, self.size_bytes = [], [], 0
 
 
@@ -145,14 +146,14 @@ def _prepared(folder: Path, settings: CacheSettings) -> CacheFrames:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "cache.json").exists():
         stored = json.dumps({"format": FORMAT, **asdict(settings)}, indent=2)
-        _write(folder / "cache.json", stored.encode())
+        write_whole(folder / "cache.json", stored)
     cache = open_cache(folder)
     for name, asked in asdict(settings).items():
         holds = getattr(cache.settings, name)
         if holds != asked:
             rule = f"the cache {folder} was made with {holds!r}; use that, or another folder"
             raise SettingError(name, asked, rule)
-    for path in [*folder.glob("*.part"), *folder.glob("shard-*.bin")]:
+    for path in [*folder.glob("*" + PART), *folder.glob("shard-*.bin")]:
         # Left by a run that was killed. A young one may belong to a run that is still busy.
         is_whole = path.with_suffix(".jsonl").exists()
         if not is_whole and time.time() - path.stat().st_mtime > _ORPHAN_SECONDS:
@@ -202,7 +203,7 @@ def _list_failed(
     now = {video.id for video in videos}
     listed = [failure for failure in failures(folder) if failure.id not in now] + list(failed)
     lines = [json.dumps(asdict(failure)) + "\n" for failure in listed]
-    _write(folder / FAILED, "".join(lines).encode())
+    write_whole(folder / FAILED, "".join(lines))
 
 
 def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:
@@ -214,13 +215,3 @@ def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:
     else:
         image.save(stored, "JPEG", quality=quality, subsampling=0)
     return stored.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a whole file or none."""
-    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

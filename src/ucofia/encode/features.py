@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ucofia.encode.answers import Answers
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
+from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -39,7 +39,7 @@ class FeaturesBackbone(nn.Module):
             nn.init.eye_(self.frame_map.weight)
         # What all sentences share says nothing about any of them; subtracted where it is known.
         self.register_buffer("text_centre", torch.zeros(text.width))
-        self.answers: Answers | None = None  # of a frozen tower; they spare it every question
+        self.text_cache: TextCache | None = None  # spares a frozen tower every question
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
         self.logit_scale = LOGIT_SCALE
@@ -70,7 +70,7 @@ class FeaturesBackbone(nn.Module):
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
         """Return the features of every token, and of the whole sentence, less the centre."""
-        ask = self.answers or self.text.encode_words
+        ask = self.text_cache or self.text.encode_words
         words, sentence = ask(batch)
         return words - self.text_centre, sentence - self.text_centre
 

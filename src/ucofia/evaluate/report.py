@@ -7,7 +7,6 @@ ranks-v2t.parquet
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.parquet
 from ucofia.evaluate import paper
 from ucofia.evaluate.benchmark import Evaluation, Ranked
 from ucofia.evaluate.score import DIRECTIONS, Direction
+from ucofia.files import whole, write_whole
 
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 RESULT, PAGE = "result.json", "result.md"
@@ -96,15 +96,10 @@ def write(found: Evaluation, result: Mapping[str, Any], folder: Path) -> None:
     """Write the result, its page and the ranks; each file appears whole."""
     folder.mkdir(parents=True, exist_ok=True)
     for direction in DIRECTIONS:
-        table = ranks_table(found, direction)
-        partial = folder / f"ranks-{direction}.parquet.partial"
-        pa.parquet.write_table(table, partial)
-        os.replace(partial, folder / f"ranks-{direction}.parquet")
-    texts = {PAGE: page(result), RESULT: json.dumps(result, indent=1) + "\n"}
-    for name, text in texts.items():
-        partial = folder / (name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, folder / name)
+        with whole(folder / f"ranks-{direction}.parquet") as part:
+            pa.parquet.write_table(ranks_table(found, direction), part)
+    write_whole(folder / PAGE, page(result))
+    write_whole(folder / RESULT, json.dumps(result, indent=1) + "\n")
 
 
 def ranks_table(found: Evaluation, direction: Direction) -> Any:

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from ucofia import checkpoint
 from ucofia.errors import RunFolderError, RunMismatchError
+from ucofia.files import whole, write_whole
 from ucofia.model import Model
 
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
@@ -37,7 +38,7 @@ OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "result.json",
 )
 
-PARTIAL = ".partial"  # ends the name of what is being written
+PARTIAL = ".partial"  # ends the name of a checkpoint that is being written
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             stored = self.path / SETTINGS
             if not stored.exists():
-                _write_whole(stored, _as_json(settings))
+                write_whole(stored, _as_json(settings))
                 return
             known = json.loads(stored.read_text())
         differences = list(_differences(known, json.loads(_as_json(settings))))
@@ -86,7 +87,7 @@ class RunFolder:
             and not (line["kind"] == "validation" and line["epoch"] >= validated)
         ]
         with self.written():
-            _write_whole(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
+            write_whole(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save_best(self, model: Model) -> None:
         """Write the model that the folder stands for."""
@@ -96,7 +97,7 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         """Write a whole text file."""
         with self.written():
-            _write_whole(self.path / name, text)
+            write_whole(self.path / name, text)
 
     def save(
         self, step: int, model: Model, optimizer: Optimizer, counters: Mapping[str, Any]
@@ -109,10 +110,9 @@ class RunFolder:
         with self.written():
             shutil.rmtree(partial, ignore_errors=True)
             checkpoint.save(model, partial)
-            save_file(_optimiser_tensors(optimizer), partial / OPTIMISER)
-            _write_whole(partial / STATE, _as_json({"step": step, **counters}))
-            for path in partial.iterdir():
-                _sync(path)
+            with whole(partial / OPTIMISER) as part:
+                save_file(_optimiser_tensors(optimizer), part)
+            write_whole(partial / STATE, _as_json({"step": step, **counters}))
             os.replace(partial, folder)
             for old in self._checkpoints():
                 if old != folder:
@@ -150,11 +150,8 @@ class RunFolder:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            for left in (*self.path.glob("*" + PARTIAL), *self.path.glob("*/*" + PARTIAL)):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink()
+            for left in self.path.glob("*/*" + PARTIAL):
+                shutil.rmtree(left, ignore_errors=True)
             raise RunFolderError(self.path, str(error), self.saved_step) from error
 
 
@@ -187,14 +184,3 @@ def _differences(known: Any, given: Any, name: str = "") -> Iterator[str]:
 
 def _as_json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=2) + "\n"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + PARTIAL)
-    partial.write_text(text)
-    os.replace(partial, path)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -10,10 +10,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 from transformers import BertConfig
 
-from ucofia.encode import answers
-from ucofia.encode.answers import Answers
+from ucofia.encode import text_cache
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import TextBatch
 
@@ -41,7 +41,7 @@ class Tower:
 
 
 def test_answers_are_the_towers_own_and_padding_is_zero(tmp_path: Path) -> None:
-    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
+    known = TextCache.fill(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
     for found, expected in zip(known(tokenize(TEXTS)), Tower()(tokenize(TEXTS)), strict=True):
         assert torch.equal(found, expected)
 
@@ -49,10 +49,10 @@ def test_answers_are_the_towers_own_and_padding_is_zero(tmp_path: Path) -> None:
 def test_a_tower_is_asked_once_about_each_text_and_a_stopped_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "TEXTS_PER_FILE", 2)
-    monkeypatch.setattr(answers, "TEXTS_AT_A_TIME", 1)
+    monkeypatch.setattr(text_cache, "TEXTS_PER_FILE", 2)
+    monkeypatch.setattr(text_cache, "TEXTS_AT_A_TIME", 1)
     tower, told = Tower(), list[tuple[str, int, int | None]]()
-    Answers.ask(
+    TextCache.fill(
         TEXTS,
         tmp_path,
         tokenize=tokenize,
@@ -62,13 +62,13 @@ def test_a_tower_is_asked_once_about_each_text_and_a_stopped_job_goes_on(
     assert tower.asked == 4
     assert told == [("texts", 2, 4), ("texts", 4, 4)]
     sorted(tmp_path.iterdir())[-1].unlink()  # as if it had been stopped after the first file
-    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=tower)
+    known = TextCache.fill(TEXTS, tmp_path, tokenize=tokenize, encode=tower)
     assert tower.asked == 6
     assert torch.equal(known(tokenize(TEXTS))[1], Tower()(tokenize(TEXTS))[1])
 
 
 def test_a_text_that_nobody_asked_about_is_an_error(tmp_path: Path) -> None:
-    known = Answers.ask(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
+    known = TextCache.fill(TEXTS, tmp_path, tokenize=tokenize, encode=Tower())
     with pytest.raises(
         SettingError, match="row of texts is 1, but the frozen tower was never asked"
     ):
@@ -92,7 +92,7 @@ def test_a_backbone_with_answers_says_what_its_tower_would_less_the_centre(tmp_p
         expected = backbone.encode_words(batch)
         whole = backbone.text.encode_words(batch)[1]
     torch.testing.assert_close(expected[1] + backbone.text_centre, whole)
-    backbone.answers = Answers.ask(
+    backbone.text_cache = TextCache.fill(
         TEXTS,
         tmp_path,
         tokenize=lambda texts: tokens(texts)[0],

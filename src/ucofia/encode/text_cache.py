@@ -5,7 +5,6 @@ once. Answers are kept in half precision, in files of a few thousand texts that 
 not at all: a job that was stopped goes on with the next file.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ucofia.errors import SettingError
+from ucofia.files import whole
 from ucofia.types import Progress, TextBatch
 
 TEXTS_PER_FILE = 4096
@@ -24,14 +24,14 @@ Tokenize = Callable[[Sequence[str]], TextBatch]
 Encode = Callable[[TextBatch], tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]]
 
 
-class Answers:
+class TextCache:
     """The words of every known text; a sentence is their mean, as the tower's own is."""
 
     def __init__(self, known: dict[bytes, Tensor]) -> None:
         self._known = known
 
     @classmethod
-    def ask(
+    def fill(
         cls,
         texts: Iterable[str],
         folder: Path,
@@ -39,7 +39,7 @@ class Answers:
         tokenize: Tokenize,
         encode: Encode,
         progress: Progress | None = None,
-    ) -> "Answers":
+    ) -> "TextCache":
         """Read the answers in `folder`, and ask for those that are missing.
 
         The folder belongs to one tower and one set of texts.
@@ -81,14 +81,13 @@ def _write(texts: Sequence[str], path: Path, tokenize: Tokenize, encode: Encode)
         words.append(found[batch.mask].half().cpu().numpy())
         ids.append(batch.ids[batch.mask].cpu().numpy().astype(np.int32))
         lengths.append(batch.mask.sum(1).cpu().numpy())
-    partial = path.with_suffix(".partial.npz")
-    np.savez(
-        partial,
-        words=np.concatenate(words),
-        ids=np.concatenate(ids),
-        lengths=np.concatenate(lengths),
-    )
-    os.replace(partial, path)
+    with whole(path) as part, part.open("wb") as file:
+        np.savez(
+            file,
+            words=np.concatenate(words),
+            ids=np.concatenate(ids),
+            lengths=np.concatenate(lengths),
+        )
 
 
 def _read(path: Path) -> dict[bytes, Tensor]:

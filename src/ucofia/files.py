@@ -1,0 +1,30 @@
+"""Files that appear whole or not at all, whoever else writes, stops or looks at the same time."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PART = ".part"  # ends the name of what is being written
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Lend a name in the same folder; what was written there takes its place at the end.
+
+    The name belongs to this process, so that two may write one file: the last one counts.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())  # a name must not reach the disk before its content
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file, text as UTF-8; until that is done the old one stays."""
+    with whole(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
