@@ -87,6 +87,22 @@ def test_a_copy_costs_no_pass_and_both_are_found(
     assert [Path(h.path).stem for h in index.search("red", top=2)] == ["again", "red"]
 
 
+def test_moved_copies_are_moved_although_another_copy_stays(
+    index: Index, videos: Path, passes: list[int]
+) -> None:
+    for copy in ("a", "b", "z"):
+        shutil.copy(videos / "red.mp4", videos / f"{copy}.mp4")
+    index.add(videos)
+    passes.clear()
+    (videos / "a.mp4").rename(videos / "new a.mp4")
+    (videos / "z.mp4").rename(videos / "new z.mp4")
+    os.utime(videos / "b.mp4", ns=(1, 1))
+    report = index.add(videos)
+    assert (report.moved, report.added, report.unchanged, report.missing) == (2, 0, 4, [])
+    assert not passes
+    assert paths(index) == sorted(path.name for path in videos.iterdir())
+
+
 @pytest.mark.parametrize("commit_seconds", [-1.0, 60.0])
 def test_names_that_rotate_never_carry_the_content_of_another(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_seconds: float

@@ -123,7 +123,9 @@ class _Run:
         self.total = len(found)
         self.bad = failures.known_failures(store)
         self._retry = retry
-        self._paths_by_hash = {file.content_hash: file.path for file in self.known.values()}
+        self._paths_by_hash: dict[str, list[str]] = {}
+        for known in self.known.values():
+            self._paths_by_hash.setdefault(known.content_hash, []).append(known.path)
         self._queue = deque(found)
         self._parts: deque[str] = deque()  # long files to be continued
         self._open: dict[str, _OpenFile] = {}
@@ -247,11 +249,15 @@ class _Run:
         return None if self._is_moved(identity) else identity
 
     def _is_moved(self, identity: FileIdentity) -> bool:
-        """Take over the rows of the same content under its old name, if there are any."""
-        old = self._paths_by_hash.get(identity.content_hash)
-        rows = self.store.rows_of_file(old) if old else []
-        # Since this run began, the old name may have been committed with another content.
-        if old is None or not rows or rows[0].file.content_hash != identity.content_hash:
+        """Take over the rows of the same content under another name, if there are any."""
+        # Of several names that which is its own counts most, then one that is gone.
+        names = self._paths_by_hash.get(identity.content_hash, [])
+        for old in sorted(names, key=lambda name: (name != identity.path, os.path.lexists(name))):
+            rows = self.store.rows_of_file(old)
+            # Since this run began, the old name may have been committed with another content.
+            if rows and rows[0].file.content_hash == identity.content_hash:
+                break
+        else:
             return False
         self._rows += [replace(row, file=identity) for row in rows]
         if old == identity.path:  # touched, not changed
@@ -262,7 +268,7 @@ class _Run:
         else:
             self._replaced.append(old)
             self.known.pop(old, None)
-            self._paths_by_hash[identity.content_hash] = identity.path
+            names[names.index(old)] = identity.path
             self.report.moved += 1
             self.commit()  # so that a third name of the same content finds the second
         return True
