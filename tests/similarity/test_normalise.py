@@ -18,7 +18,6 @@ from ucofia.similarity.normalise import (
     is_stale,
     query_mass,
     querybank,
-    sinkhorn_levels,
     solve,
 )
 from ucofia.similarity.stream import Blocks, blocks_of, log_sum_columns, log_sum_rows
@@ -95,7 +94,7 @@ def test_text_to_video_agrees_with_the_authors(level: int, options) -> None:
         golden[f"t2v_train_sim_{level}"].astype(float), iterations=10_000, tolerance=1e-9
     )
     expected = centred(golden[f"converged_alpha_{level}"])
-    assert ended.converged
+    assert ended.residual <= 1e-9
     assert np.abs(ended.candidate_bias - expected).max() < 1e-5 * np.abs(expected).max()
 
 
@@ -112,18 +111,14 @@ def test_video_to_text_agrees_with_the_authors() -> None:
 @needs_golden
 def test_levels_are_balanced_before_they_are_averaged() -> None:
     golden = np.load(GOLDEN)
-    names = ["video", "frame", "patch"]
-    scores = {n: golden[f"t2v_test_sim_{i}"] for i, n in enumerate(names)}
-    banks = {n: golden[f"t2v_train_sim_{i}"] for i, n in enumerate(names)}
-    total = sinkhorn_levels(scores, banks, start="authors")
-    theirs = golden["t2v_total"]
+    balanced = [
+        golden[f"t2v_test_sim_{level}"]
+        + solve(golden[f"t2v_train_sim_{level}"], start="authors").candidate_bias
+        for level in range(3)
+    ]
     # Theirs is shifted by a constant per level; ours averages zero.
+    total, theirs = np.mean(balanced, axis=0), golden["t2v_total"]
     np.testing.assert_allclose(centred(total), centred(theirs), atol=1e-4)
-    after = sinkhorn_levels(scores, banks, when="after", start="authors")
-    mean = {"all": np.mean(list(scores.values()), 0)}
-    mean_bank = {"all": np.mean(list(banks.values()), 0)}
-    np.testing.assert_allclose(after, sinkhorn_levels(mean, mean_bank, start="authors"), atol=1e-5)
-    assert np.abs(after - total).max() > 0.1
 
 
 @needs_golden
@@ -168,11 +163,11 @@ def test_the_kept_exponentials_are_made_again_when_potentials_move_far(monkeypat
         np.testing.assert_allclose(found, expected, atol=3e-3)
 
 
-def test_more_iterations_converge_and_the_solution_says_so() -> None:
+def test_more_iterations_converge_and_the_residual_says_so() -> None:
     bank = bank_of(4, 200, 20, 2.0)
     few, many = solve(bank, iterations=1), solve(bank, iterations=1000)
-    assert not few.converged and few.iterations == 1
-    assert many.converged and many.iterations < 1000 and many.residual <= 1e-5 < few.residual
+    assert few.iterations == 1
+    assert many.iterations < 1000 and many.residual <= 1e-5 < few.residual
     plan = np.exp(bank + many.candidate_bias + many.query_potential[:, None])
     np.testing.assert_allclose(plan.sum(0), 1, atol=1e-9)
     np.testing.assert_allclose(plan.sum(1), 20 / 200, rtol=1e-3)
@@ -333,8 +328,6 @@ def test_settings_and_shapes_that_cannot_work_say_why() -> None:
         solve(bank[:0])
     with pytest.raises(MatrixError, match="have 3 bank queries, but the potential 4"):
         extend(bank, np.zeros(4))
-    with pytest.raises(MatrixError, match="has levels a, the scores have b"):
-        sinkhorn_levels({"b": bank}, {"a": bank})
     with pytest.raises(MatrixError, match="overflows when divided by the temperature"):
         solve(np.array([[1e30, 1.0]], dtype=np.float32), temperature=1e-30)
 

@@ -11,7 +11,7 @@ Decisions:
   epoch (less than one batch, other pairs each epoch) is dropped, because a contrastive loss over
   fewer pairs, or over ranks of unequal size, would be another loss.
 - Two captions of one video are each other's negatives if they meet. They are kept apart while
-  enough other videos are left; the authors let them meet (`distinct_videos=False`).
+  enough other videos are left; the authors let them meet.
 - Evaluation visits every video once, in order; the last batch is short, ranks may differ by one.
 
 It does not tokenise (the model does), and it does not decode: videos are decoded once, into a
@@ -63,7 +63,6 @@ def epoch_plan(
     batch: int,
     seed: int,
     epoch: int,
-    distinct_videos: bool = True,
     groups: Sequence[int] | None = None,
 ) -> Plan:
     """Return the text rows of every step of an epoch, as [steps batch].
@@ -82,7 +81,7 @@ def epoch_plan(
     if groups is not None:
         place = rng.permutation(max(groups) + 1)
         order = order[np.argsort(place[np.asarray(groups)[order]], kind="stable")]
-    elif distinct_videos:
+    else:
         order = _kept_apart(order, np.asarray(split.truth), batch)
     steps = count // batch
     return order[: steps * batch].reshape(steps, batch)

@@ -16,7 +16,7 @@ that comes later gets its bias from the same equation (`extend`) and stays compa
 These functions know nothing of files, models or metrics.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,7 +54,6 @@ class Solution:
     query_mass: Float[np.ndarray, " q"]  # how much each query holds; sums to the candidates
     residual: float
     iterations: int
-    converged: bool
 
 
 def solve(
@@ -95,7 +94,6 @@ def solve(
         query_mass=mass,
         residual=residual,
         iterations=done,
-        converged=residual <= tolerance,
     )
 
 
@@ -197,30 +195,6 @@ def querybank(
     bias = inverted_softmax_bias(bank, temperature=temperature)
     normalised = is_hub[scores.argmax(1)]
     return scores + np.where(normalised[:, None], bias, 0.0)
-
-
-def sinkhorn_levels(
-    scores: Mapping[str, Num[np.ndarray, "n c"]],
-    banks: Mapping[str, Num[np.ndarray, "q c"]],
-    *,
-    when: Literal["before", "after"] = "before",
-    iterations: int = PAPER_ITERATIONS,
-    temperature: float = 1.0,
-    start: Start = "paper",
-) -> Float[np.ndarray, "n c"]:
-    """The mean of the levels, each balanced by its own bank before, or all together after."""
-    if scores.keys() != banks.keys():
-        problem = f"has levels {', '.join(banks)}, the scores have {', '.join(scores)}"
-        raise MatrixError("the bank", problem, "Give a bank for each level of the scores")
-
-    def bias(bank: np.ndarray) -> np.ndarray:
-        found = solve(bank, iterations=iterations, temperature=temperature, start=start)
-        return found.candidate_bias
-
-    total = np.mean([np.asarray(level, dtype=np.float64) for level in scores.values()], axis=0)
-    if when == "before":
-        return np.asarray(total + np.mean([bias(bank) for bank in banks.values()], axis=0))
-    return np.asarray(total + bias(np.mean(list(banks.values()), axis=0)))
 
 
 def _begin(blocks: Blocks, step: Step, start: Start, temperature: float) -> np.ndarray:
