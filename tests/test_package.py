@@ -37,7 +37,7 @@ def test_every_error_is_ours_and_says_what_to_do() -> None:
 def test_texts_of_the_errors() -> None:
     assert str(errors.EmptyInputError("video", [3])) == (
         "video 3 has no frames, so nothing can be compared with it. "
-        "Leave it out, or give it at least one of its frames."
+        "Leave it out, or give it frames."
     )
     assert str(errors.NotFiniteError("text", list(range(8)))) == (
         "the feature of text 0, 1, 2, 3, 4 and 3 more is NaN or infinite. "

@@ -29,7 +29,7 @@ class EmptyInputError(UCoFiAError):
         part = {"text": "words", "video": "frames"}[what]
         super().__init__(
             f"{what} {_some(rows)} has no {part}, so nothing can be compared with it. "
-            f"Leave it out, or give it at least one of its {part}."
+            f"Leave it out, or give it {part}."
         )
 
 

@@ -150,7 +150,7 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Difference]:
-    """Say whether two systems differ on the same queries, for each recall and the mean rank.
+    """Test whether two systems differ on the same queries, for each recall and the mean rank.
 
     The interval is a paired bootstrap. The p-value of a recall is McNemar's exact test; that of
     the mean rank, and of anything with `groups`, comes from flipping the sign of the difference of

@@ -94,7 +94,7 @@ def fill_cache(
 
 
 def sampling_of(video: VideoItem, settings: CacheSettings) -> Sampling:
-    """Say which frames of a video are looked at."""
+    """Return which frames of a video are looked at."""
     has_stretch = video.start_second > 0 or video.end_second is not None
     return Sampling(
         frames=settings.frames,

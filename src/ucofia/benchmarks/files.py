@@ -33,7 +33,7 @@ def find_file(folder: Path, *names: str) -> Path:
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Say whether `find_file` would find it."""
+    """Return whether `find_file` would find it."""
     return (folder / name).is_file() or (folder / "annotations" / name).is_file()
 
 

@@ -142,7 +142,7 @@ def _completed(
 
 
 def _leaks(train: Split, *others: Split) -> Iterator[str]:
-    """Say when stretches of one file stand on both sides."""
+    """Note when stretches of one file stand on both sides."""
     seen = {video.path for video in train.videos}
     for other in others:
         shared = len({video.path for video in other.videos} & seen)

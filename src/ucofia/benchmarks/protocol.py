@@ -17,7 +17,7 @@ class Published:
 
 
 def count_notes(splits: Sequence[Split], published: Mapping[str, Published]) -> tuple[str, ...]:
-    """Say where what was read differs from what was published."""
+    """List where what was read differs from what was published."""
     notes = []
     for split in splits:
         expected = published[split.name]

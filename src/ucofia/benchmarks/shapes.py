@@ -137,13 +137,13 @@ def stills(seed: int = 0, *, count: int = 2000, size: int = 48) -> Stills:
 
 
 def caption(story: Story) -> str:
-    """Say everything that tells a story from the others, and nothing that does not."""
+    """Write everything that tells a story from the others, and nothing that does not."""
     things = " then ".join(_name(thing, marked=True) for thing in (story.first, story.second))
     return f"on {story.scene} {things} going {story.direction}"
 
 
 def still_caption(story: Story, *, things: int, marked: bool, along: float) -> str:
-    """Say what a still shows, and where."""
+    """Write what a still shows, and where."""
     shown = (story.first, story.second)[:things]
     where = {-1.0: " at the left", 0.0: "", 1.0: " at the right"}[along]
     names = " and ".join(_name(thing, marked=marked) for thing in shown)

@@ -47,7 +47,7 @@ def check(
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
 ) -> int:
-    """Say what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
+    """List what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.benchmarks.check import check as check_data
 

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
 
 if TYPE_CHECKING:
+    from ucofia.index.hits import Hit
     from ucofia.types import Progress
+
+NO_MATCH = 3
+PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
 
 INDEX_VARIABLE = "UCOFIA_INDEX"
 INDEX_FOLDER = ".ucofia"
@@ -43,7 +48,7 @@ def index_here(given: str | None) -> str:
 
 
 def talk(text: str) -> None:
-    """Say something to the person, not to the program behind a pipe."""
+    """Print something for the person, not to the program behind a pipe."""
     print(text, file=sys.stderr)
 
 
@@ -54,9 +59,12 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
-    """Draw a bar per stage, with rate and time left, where stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """Draw a bar per stage, with rate and time left; a line now and then without a terminal."""
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _plain_progress()
         return
     from rich import progress as bars
     from rich.console import Console
@@ -80,6 +88,27 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
             drawn.update(tasks[stage], description=what, completed=done, total=total, rate=rate)
 
         yield report
+
+
+def _plain_progress() -> "Progress":
+    """Tell a log, now and then, that work goes on."""
+    said = time.monotonic()
+
+    def report(what: str, done: int, total: int | None) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PLAIN_SECONDS:
+            said = time.monotonic()
+            print(f"{what}: {done}" + (f" of {total}" if total else ""), file=sys.stderr)
+
+    return report
+
+
+def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
+    """Return the exit code of a search, and say so when nothing matches."""
+    if any(hit.is_match is not False for hit in hits):
+        return 0
+    talk("this index is empty" if is_empty else "nothing in this index matches")
+    return NO_MATCH
 
 
 def clock(second: float) -> str:

@@ -1,6 +1,6 @@
 """A backbone whose frames were encoded long ago: features from disk with any text tower.
 
-The most common wish of researchers: a data set whose videos are gone but whose features remain.
+What researchers often have is a data set whose videos are gone but whose features remain.
 Frames arrive as vectors (or as a frame vector followed by patch vectors) and pass one learned
 linear map into the space of the text tower. Features as wide as that space are taken to lie in it
 already: their map starts at the identity.

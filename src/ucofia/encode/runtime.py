@@ -32,7 +32,7 @@ _prepared: "WeakKeyDictionary[nn.Module, tuple[object, Any]]" = WeakKeyDictionar
 
 
 def runs_plain_bert(encoder: nn.Module) -> bool:
-    """Tell whether `bert` computes what this encoder would."""
+    """Return whether `bert` computes what this encoder would."""
     config: Any = encoder.config
     absolute = getattr(config, "position_embedding_type", "absolute") in (None, "absolute")
     known = config.model_type == "bert" and config.hidden_act == "gelu" and absolute
@@ -70,13 +70,13 @@ def bert(
 
 
 def has_bytes() -> bool:
-    """Tell whether this torch, on this processor, has quick products of bytes."""
+    """Return whether this torch, on this processor, has quick products of bytes."""
     engine = torch.backends.quantized.engine
     return engine in ENGINES and hasattr(torch, "quantize_per_channel")
 
 
 def takes_bytes(tower: nn.Module) -> bool:
-    """Tell whether a tower's products may be made of bytes, as it is and is used now."""
+    """Return whether a tower's products may be made of bytes, as it is and is used now."""
     config: Any = tower.config
     known = ACTIVATIONS.get(config.model_type) == config.hidden_act
     return is_idle(tower) and known and config.hidden_size >= WIDTH_FROM and has_bytes()
@@ -89,7 +89,7 @@ def vision_in_bytes(tower: nn.Module) -> "VisionInBytes":
 
 
 def is_idle(tower: nn.Module) -> bool:
-    """Tell whether a network on the processor is only asked for its output."""
+    """Return whether a network on the processor is only asked for its output."""
     return not torch.is_grad_enabled() and not tower.training and _is_float_on_cpu(tower)
 
 

@@ -28,7 +28,7 @@ from ucofia.evaluate.gallery import (
     level_scores,
     level_weights,
 )
-from ucofia.evaluate.score import NORMALISATIONS, Direction, Levels, Line, Settings, score
+from ucofia.evaluate.score import NORMALISATIONS, Direction, LevelScores, Line, Settings, score
 from ucofia.index.rows import Collection
 from ucofia.model import Model
 from ucofia.types import Progress
@@ -49,7 +49,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Bank:
+class BankPart:
     """What normalisations may look at."""
 
     texts: Sequence[str]
@@ -76,8 +76,8 @@ class Evaluation:
     seconds: Mapping[str, float]
     peak_memory_mb: float | None
     warnings: Sequence[str]
-    scores: Levels = field(repr=False)
-    banks: Mapping[Direction, Levels] = field(repr=False)
+    scores: LevelScores = field(repr=False)
+    banks: Mapping[Direction, LevelScores] = field(repr=False)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def evaluate(
         with clock("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
         with clock("scoring the bank"):
-            banks: dict[Direction, Levels] = {}
+            banks: dict[Direction, LevelScores] = {}
             if bank is not None:
                 taken = _bank(bank, options)
                 banks = _bank_scores(model, texts, collection, taken, encoded, progress)
@@ -159,14 +159,14 @@ def split_of(benchmark: Benchmark, name: str) -> Split:
 
 
 def rank_all(
-    scores: Levels,
+    scores: LevelScores,
     truth: np.ndarray,
-    banks: Mapping[Direction, Levels],
+    banks: Mapping[Direction, LevelScores],
     weights: Mapping[str, float],
     options: Options,
     progress: Progress | None = None,
 ) -> list[Ranked]:
-    """Rank some levels after another; what is not the whole only raw and under Sinkhorn-Knopp."""
+    """Rank each subset of the levels: all of them under every normalisation, others under two."""
     names = tuple(scores)
     subsets = list(level_subsets(names)) if options.every_level else [names]
     found = []
@@ -202,26 +202,26 @@ def needed_videos(benchmark: Benchmark, options: Options) -> list[VideoItem]:
     return found
 
 
-def _bank(split: Split, options: Options) -> Bank:
+def _bank(split: Split, options: Options) -> BankPart:
     """Take texts and videos, each evenly spread over the split."""
     limit, available = options.bank_limit, options.available
     texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
     chosen = _spread(len(split.videos), limit)
     if available is not None:
         chosen = [row for row in chosen if split.videos[row].id in available]
-    return Bank(texts, split.take(chosen))
+    return BankPart(texts, split.take(chosen))
 
 
 def _bank_scores(
     model: Model,
     texts: Sequence[str],
     collection: Collection,
-    bank: Bank,
+    bank: BankPart,
     encoded: Callable[..., Collection],
     progress: Progress | None,
-) -> dict[Direction, Levels]:
+) -> dict[Direction, LevelScores]:
     """Score the bank both ways; its videos may be missing where its texts are not."""
-    banks: dict[Direction, Levels] = {}
+    banks: dict[Direction, LevelScores] = {}
     if bank.texts:
         banks["t2v"] = level_scores(model, bank.texts, collection, "the bank's texts", progress)
     if bank.videos.videos:

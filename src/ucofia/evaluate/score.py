@@ -39,8 +39,8 @@ NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 COSINE_TEMPERATURE = 0.01  # of CLIP and of the paper's softmaxes
 COSINE_LIMIT = 1.001  # a cosine in half precision may be a little above one
 
-Levels = Mapping[str, np.ndarray]
-Bank = Literal["none", "given", "test queries"]
+LevelScores = Mapping[str, np.ndarray]
+BankOrigin = Literal["none", "given", "test queries"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Line:
 
     direction: Direction
     name: str
-    bank: Bank
+    bank: BankOrigin
     summary: Summary
     intervals: Mapping[str, tuple[float, float]]
     ranks: np.ndarray = field(repr=False)
@@ -90,7 +90,7 @@ class Variant:
 
     name: str
     scores: np.ndarray
-    bank: Bank = "none"
+    bank: BankOrigin = "none"
     bias: np.ndarray | None = None
     residual: float | None = None
 
@@ -103,11 +103,11 @@ class Variant:
 
 
 def score(
-    scores: Levels,
+    scores: LevelScores,
     *,
     truth: np.ndarray | None = None,
-    banks: Mapping[Direction, Levels] | None = None,
-    other: Levels | None = None,
+    banks: Mapping[Direction, LevelScores] | None = None,
+    other: LevelScores | None = None,
     settings: Settings | None = None,
 ) -> Report:
     """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
@@ -142,8 +142,8 @@ def score(
 def variants(
     direction: Direction,
     name: Normalisation,
-    scores: Levels,
-    given: Levels | None,
+    scores: LevelScores,
+    given: LevelScores | None,
     settings: Settings,
 ) -> list[Variant]:
     """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
@@ -155,7 +155,7 @@ def variants(
     if name == "dual-softmax":
         product = dual_softmax(turn(total), temperature=temperature)
         return [Variant(name, turn(product), "test queries")]
-    bank: Bank = "given" if given else "test queries"
+    bank: BankOrigin = "given" if given else "test queries"
     levels = {level: turn(matrix) for level, matrix in (given or scores).items()}
     bank_total = turn(mean_level(given or scores, settings.weights))
     if name == "querybank":
@@ -164,7 +164,7 @@ def variants(
     if name == "inverted-softmax":
         bias = inverted_softmax_bias(bank_total, temperature=temperature)
         return [Variant(name, total, bank, bias)]
-    orders: dict[str, Levels] = {name: levels}
+    orders: dict[str, LevelScores] = {name: levels}
     if len(levels) > 1:
         orders["sinkhorn after the mean"] = {"mean": bank_total}
     return [
@@ -173,7 +173,7 @@ def variants(
     ]
 
 
-def _sinkhorn(banks: Levels, settings: Settings) -> tuple[np.ndarray, float]:
+def _sinkhorn(banks: LevelScores, settings: Settings) -> tuple[np.ndarray, float]:
     """Mean bias of the levels, and the worst of their residuals."""
     solutions = [
         solve(
@@ -244,7 +244,7 @@ def _truth(shape: tuple[int, ...], truth: np.ndarray | None) -> np.ndarray:
     return np.arange(texts)
 
 
-def _temperature(wanted: float | None, scores: Levels) -> tuple[float, str]:
+def _temperature(wanted: float | None, scores: LevelScores) -> tuple[float, str]:
     if wanted is not None:
         return wanted, "as given"
     # Minus infinity excludes a pair; it says nothing about the scale of the others.
@@ -255,7 +255,7 @@ def _temperature(wanted: float | None, scores: Levels) -> tuple[float, str]:
 
 
 def _tie_warnings(lines: Sequence[Line]) -> list[str]:
-    """Say how much hangs on ties; half precision makes them, and so do texts that recur."""
+    """Warn of how much hangs on ties; half precision makes them, and so do texts that recur."""
     found = []
     for line in lines:
         if line.tied and line.name == "none":

@@ -103,7 +103,7 @@ class Aggregator:
         word_mask: Bool[Tensor, "t w"],
         unit_mask: Bool[Tensor, "v u"],
     ) -> Float[Tensor, "t w v u"]:
-        """Say how much each similarity weighed; weights times similarities sum to the score."""
+        """Return how much each similarity weighed; weights times similarities sum to the score."""
         paths = self._paths(sim, word_mask, unit_mask)
         return torch.stack([first * after for _, first, after in paths]).mean(0)
 

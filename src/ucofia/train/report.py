@@ -22,7 +22,7 @@ def write_report(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def report_text(result: Mapping[str, Any], validations: Sequence[Mapping[str, Any]]) -> str:
-    """Say what was reached, what chose it, and with what it was made."""
+    """Write what was reached, what chose it, and with what it was made."""
     chosen = result["chosen_by"]
     epoch = chosen.get("epoch")
     parts = [
