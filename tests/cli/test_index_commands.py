@@ -14,7 +14,7 @@ import torch
 from fakes import clip, colour_model
 
 from ucofia import checkpoint
-from ucofia.cli import main
+from ucofia.cli import main, show
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -67,7 +67,7 @@ def test_index_then_search(
     assert run("index", videos) == 0
     out, err = capsys.readouterr()
     assert out == "3 added, 1 failed\n"
-    assert "bad.mp4" in err and "making a new index" in err
+    assert "bad.mp4" in err and "made a new index" in err
     assert run("search", "blue", "--top", "2", "--explain", tmp_path / "why.png") == 0
     assert (tmp_path / "why-2.png").is_file()
     out, err = capsys.readouterr()
@@ -118,6 +118,45 @@ def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("index", videos, "--segment", "7") == 1
     assert "made with 'auto'" in capsys.readouterr().err
     assert run("search") == 2
+
+
+def test_clips_of_a_text_that_nothing_matches_are_no_success(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bank = tmp_path / "bank.txt"
+    colours = ("red", "green", "blue", "white", "black")
+    bank.write_text("\n".join(f"{a} {b} {c}" for a in colours for b in colours for c in colours))
+    run("index", videos, "--bank", bank)
+    capsys.readouterr()
+    for text, code in (("red", 0), ("black", 3)):
+        words = ("--text", text, "--top", "1")
+        assert run("search", text, "--top", "1") == code
+        notice = capsys.readouterr().err
+        assert run("export", tmp_path / text, *words) == code
+        out, err = capsys.readouterr()
+        assert err == notice
+        assert Path(out.strip()).is_file()
+
+
+def test_a_log_hears_now_and_then_that_work_goes_on(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", videos)
+    assert "indexing" not in capsys.readouterr().err
+    monkeypatch.setattr(show, "PLAIN_SECONDS", 0.0)
+    run("index", videos)
+    said = capsys.readouterr().err.splitlines()
+    assert "indexing: 0 of 4" in said and "indexing: 4 of 4" in said
+    run("index", videos, "--json")
+    assert capsys.readouterr().err == ""
+
+
+def test_no_index_is_announced_before_there_is_a_model(
+    capsys: pytest.CaptureFixture[str], videos: Path, tmp_path: Path
+) -> None:
+    words = ["index", str(videos), "--index", str(tmp_path / "i"), "--model", "no-such"]
+    assert main(words) == 1
+    assert capsys.readouterr().err.startswith("ucofia: unknown model 'no-such'")
 
 
 def test_a_mistyped_folder_leaves_no_index_behind(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.options import DeviceOption, IndexOption, JsonOption
-from ucofia.cli.show import as_json, index_for, index_here, lines, progress_bar, talk
+from ucofia.cli.options import DeviceOption, IndexOption, JsonOption, TopOption
+from ucofia.cli.show import as_json, index_for, index_here, lines, outcome, progress_bar, talk
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -128,14 +128,17 @@ def export(
     out: Annotated[Path, typer.Argument(help=".csv, .jsonl or .parquet; with --text a folder.")],
     index: IndexOption = None,
     text: Annotated[str | None, typer.Option(help="Cut short clips of this text's hits.")] = None,
-    top: Annotated[int, typer.Option(help="How many clips.")] = 5,
+    top: TopOption = 5,
     seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 6.0,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
     """Write the index as a table, or clips around the best second of a text's hits.
 
-    Examples: ucofia export index.csv; ucofia export clips/ --text "a dog jumps"
+    Clips are videos too: write them outside the folders that are indexed. Ends with code 3 when
+    nothing matches; the clips are then of what comes nearest.
+
+    Examples: ucofia export index.csv; ucofia export ~/clips --text "a dog jumps"
     """
     from ucofia.index.export import cut
     from ucofia.index.index import Index
@@ -145,9 +148,10 @@ def export(
         rows = opened.export(out)
         print(as_json({"rows": rows, "out": str(out)}) if json else f"{rows} rows in {out}")
         return 0
-    clips = [str(cut(hit, out, seconds=seconds)) for hit in opened.search(text, top=top)]
+    hits = opened.search(text, top=top)
+    clips = [str(cut(hit, out, seconds=seconds)) for hit in hits]
     print(as_json(clips) if json else "\n".join(clips))
-    return 0
+    return outcome(hits, is_empty=not len(opened))
 
 
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
@@ -156,10 +160,10 @@ def _opened(where: str, model: str | None, segment: str | None, device: str) -> 
     from ucofia.index.store import exists
 
     if not exists(where):
-        talk(f"making a new index in {where}")
-        return Index.create(
-            where, model or "starter", segment=_segment(segment or "auto"), device=device
-        )
+        cutting = _segment(segment or "auto")
+        made = Index.create(where, model or "starter", segment=cutting, device=device)
+        talk(f"made a new index in {where}")
+        return made
     opened = Index.open(where, device=device)
     if segment is not None and _segment(segment) != opened.settings.segment:
         rule = f"this index was made with {opened.settings.segment!r}; make another index"

@@ -17,13 +17,12 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.cli.show import as_json, clock, index_here, lines, talk
+from ucofia.cli.show import NO_MATCH, as_json, clock, index_here, lines, outcome, talk
 
 if TYPE_CHECKING:
     from ucofia.index.hits import Filters, Hit
     from ucofia.index.recall import Recall
 
-NO_MATCH = 3
 FIRST_DAY = datetime(1971, 1, 1)
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 ExactOption = Annotated[
@@ -83,10 +82,7 @@ def search(
         _explain([hit for hits in answers for hit in hits], explain)
     if not exact:
         _say_recall(opened.fast_recall())
-    matches = any(hit.is_match is not False for hits in answers for hit in hits)
-    if not matches:
-        talk("nothing in this index matches" if len(opened) else "this index is empty")
-    return 0 if matches else NO_MATCH
+    return outcome([hit for hits in answers for hit in hits], is_empty=not len(opened))
 
 
 @app.command()
