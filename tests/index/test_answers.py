@@ -12,10 +12,15 @@ from ucofia import errors
 from ucofia.index import recall as recalls
 from ucofia.index import search
 from ucofia.index.answer import hits_of
+from ucofia.index.bank import Balance
+from ucofia.index.calibrate import Calibration
+from ucofia.index.hits import Filters
 from ucofia.index.index import Index
 from ucofia.index.ranking import Ranking
 from ucofia.index.recall import Recall
 from ucofia.index.rows import in_memory
+from ucofia.index.snapshot import Snapshot
+from ucofia.index.state import State
 
 TEXTS = [f"a {colour} thing" for colour in COLOURS]
 
@@ -52,6 +57,43 @@ def test_moments_are_the_next_best_stretches_of_a_video_of_any_length(index: Ind
         (hit,) = hits_of(query, long, best, with_moments=True)
         found = [long.row_of_segment[moment.segment] for moment in hit.moments]
         assert found == ranking.rows[1:].tolist()
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_the_surest_are_found_however_many_better_ones_are_not(
+    index: Index, grouped: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    some = index.collection().features(np.zeros(400, dtype=np.int64))
+    for vectors in (some.video, some.frames, some.patches):
+        vectors.add_(vectors.new_tensor(rng.normal(0, 0.3, vectors.shape)))
+    plain = in_memory(some, biases={"frame": rng.normal(0, 9, 400).astype(np.float32)})
+    paths = [replace(s, path=f"{int(s.id) // 3}.mp4") for s in plain.segments]
+    collection = replace(plain, segments=paths)
+    mean, deviation = rng.normal(0, 20, 400), rng.uniform(2, 20, 400)
+    mean[::50] = np.nan  # not balanced yet
+    law = Calibration(location=3.0, spread=0.5)
+    state = State((1, 1), collection, Balance({}, mean, deviation, law), None)
+    few = Filters(min_seconds=0)
+    snapshot = Snapshot(state, index.model, index._store)
+    options = {"exact": True, "grouped": grouped, "filters": few}
+    (everything,) = snapshot.search_many(["a red thing"], top=400, **options)
+    said = sorted({hit.confidence for hit in everything}, reverse=True)
+    assert len(said) > 20
+    for least in (said[2], said[20], 0.5, 0.02, 1.0):
+        expected = [hit.segment for hit in everything if (hit.confidence or 0) >= least]
+        for top in (1, 5, 400):
+            (hits,) = snapshot.search_many(
+                ["a red thing"], top=top, min_confidence=least, **options
+            )
+            assert [hit.segment for hit in hits] == expected[:top]
+
+
+def test_without_a_bank_nothing_is_sure(tmp_path: Path) -> None:
+    plain = Index.create(tmp_path / "index", colour_model())
+    plain.add(clip(tmp_path / "red.mp4", ["red"]))
+    assert plain.search("red", min_confidence=0.1) == []
+    assert len(plain.search("red", min_confidence=0.0)) == 1
 
 
 def test_many_texts_are_never_encoded_all_at_once(

@@ -109,3 +109,15 @@ def test_too_few_texts_are_no_calibration() -> None:
 def test_expected_error_of_a_liar_is_large() -> None:
     error, _ = calibrate.expected_error(np.full(100, 0.9), np.zeros(100))
     assert error == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.5, 0.9, 0.999])
+def test_a_confidence_leads_back_to_its_score(confidence: float) -> None:
+    law = Calibration(location=3.0, spread=0.4)
+    assert law.confidence(law.z_of(confidence)) == pytest.approx(confidence, abs=1e-9)
+
+
+def test_the_least_and_the_most_confidence_leave_nothing_out() -> None:
+    law = Calibration(location=3.0, spread=0.4)
+    assert law.z_of(0.01) < -100  # every score is surer than that
+    assert law.confidence(law.z_of(1.0)) == pytest.approx(1.0)

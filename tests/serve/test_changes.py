@@ -48,6 +48,28 @@ def test_a_hit_explains_itself_after_a_compaction(index: Index, tmp_path: Path) 
     assert hit.explain().score == hit.score
 
 
+def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:
+    for first, second in itertools.permutations(COLOURS, 2):
+        clip(tmp_path / "videos" / f"{first}-{second}.mp4", [first, second], seconds_each=0.5)
+    bank = [f"{a} {b}" for a, b in itertools.product([*COLOURS, "thing"], repeat=2)]
+    index = Index.create(tmp_path / "index", colour_model(), bank=bank)
+    index.add(tmp_path / "videos")
+    hits = index.search("red", top=100)
+    ranks = sorted(range(len(hits)), key=lambda at: -(hits[at].confidence or 0))
+    assert ranks != sorted(ranks)  # confidence does not follow the score
+    with TestClient(create_app(index), base_url=HERE) as client:
+        for at in (0, 3, 6, 9, len(hits) - 1):
+            least = hits[ranks[at]].confidence
+            expected = [hit.path for hit in hits if (hit.confidence or 0) >= (least or 0)]
+            pages, offset = [], 0
+            while offset is not None:
+                asked = {"text": "red", "top": 3, "offset": offset, "min_confidence": least}
+                page = client.get("/api/search", params=asked).json()
+                pages += [hit["path"] for hit in page["hits"]]
+                offset = page["next_offset"]
+            assert pages == expected
+
+
 def test_what_comes_in_during_a_search_waits_for_the_next(
     client: TestClient, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

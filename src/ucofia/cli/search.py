@@ -74,9 +74,9 @@ def search(
     _require_kind(explain)
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
-    answers = opened.search_many(texts, top=top, exact=exact, filters=filters)
-    least = min_confidence or 0.0
-    answers = [[hit for hit in hits if (hit.confidence or 0.0) >= least] for hits in answers]
+    answers = opened.search_many(
+        texts, top=top, exact=exact, filters=filters, min_confidence=min_confidence
+    )
     _print(texts if queries else None, answers, json=json)
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)

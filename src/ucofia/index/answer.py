@@ -29,7 +29,7 @@ def rank_videos(rank: Rank, collection: Collection, *, top: int) -> Ranking:
             first_of_video.setdefault(collection.segments[row].path, at)
         if len(first_of_video) >= top or len(rows) < wanted:
             kept = np.array(list(first_of_video.values())[:top], dtype=np.int64)
-            return Ranking(ranking.rows[kept], ranking.scores[kept], ranking.scored)
+            return ranking[kept]
         wanted *= 4
 
 

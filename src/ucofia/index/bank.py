@@ -66,6 +66,13 @@ class Balance:
     null_deviation: Array
     calibration: Calibration | None
 
+    def total_of(self, confidence: float) -> Array:
+        """The score that gives each segment a confidence; NaN where none does."""
+        if self.calibration is None:
+            return np.full(len(self.null_mean), np.nan)
+        z = self.calibration.z_of(confidence)
+        return self.null_mean + z * np.maximum(self.null_deviation, 1e-6)
+
 
 def texts_of(model: str) -> list[str]:
     """The texts that a model brings: one per line in its folder's `bank/texts.txt`."""

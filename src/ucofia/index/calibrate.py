@@ -50,6 +50,15 @@ class Calibration:
         odds = INTERCEPT - SLOPE * np.log(np.clip(self.p_value(z), 1e-300, 1.0))
         return np.asarray(1 / (1 + np.exp(-odds)))
 
+    def z_of(self, confidence: float) -> float:
+        """The standardised score that gives a confidence; very low where all scores give more."""
+        share = min(max(confidence, 1e-15), 1 - 1e-15)
+        odds = np.log(share) - np.log1p(-share)
+        p_value = np.exp((INTERCEPT - odds) / SLOPE)
+        if p_value >= 1:
+            return self.location - 1000 * self.spread
+        return float(self.location - self.spread * np.log(-np.log1p(-p_value)))
+
     def is_match(self, z: Float[Array, "*n"] | float) -> Array:
         """Whether a hit is more likely right than wrong."""
         return np.asarray(self.confidence(z) >= MATCH)

@@ -17,11 +17,11 @@ from ucofia.index import export, ingest
 from ucofia.index.arrow import IndexSettings
 from ucofia.index.examples import TextHit
 from ucofia.index.explain import Explanation
-from ucofia.index.failures import known_failures
+from ucofia.index.facts import facts
 from ucofia.index.files import is_below, place_of
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ingest import AddReport
-from ucofia.index.place import size_bytes, turn
+from ucofia.index.place import turn
 from ucofia.index.recall import Recall
 from ucofia.index.rows import Collection
 from ucofia.index.search import TOP
@@ -169,9 +169,18 @@ class Index:
         exact: bool = True,
         grouped: bool = True,
         filters: Filters = Filters(),  # noqa: B008 - frozen
+        min_confidence: float | None = None,
     ) -> list[Hit]:
-        """Find the videos that match a text, best first."""
-        return self.search_many([text], top=top, exact=exact, grouped=grouped, filters=filters)[0]
+        """Find the videos that match a text, best first; on request only those that are sure."""
+        (hits,) = self.search_many(
+            [text],
+            top=top,
+            exact=exact,
+            grouped=grouped,
+            filters=filters,
+            min_confidence=min_confidence,
+        )
+        return hits
 
     def search_many(
         self,
@@ -181,10 +190,16 @@ class Index:
         exact: bool = True,
         grouped: bool = True,
         filters: Filters = Filters(),  # noqa: B008 - frozen
+        min_confidence: float | None = None,
     ) -> list[list[Hit]]:
         """Answer many texts at once; each answer is what `search` gives for it alone."""
         return self.newest().search_many(
-            texts, top=top, exact=exact, grouped=grouped, filters=filters
+            texts,
+            top=top,
+            exact=exact,
+            grouped=grouped,
+            filters=filters,
+            min_confidence=min_confidence,
         )
 
     def fast_recall(self) -> Recall | None:
@@ -265,25 +280,7 @@ class Index:
     def info(self) -> dict[str, Any]:
         """Say what the index holds."""
         self._store.refresh()
-        infos = self._store.infos()
-        bank = banks.read(self._store)
-        lengths = {segment.path: segment.duration_seconds for segment in infos}
-        return {
-            "index": self.path,
-            "model": self.settings.model,
-            "fingerprint": self.settings.fingerprint,
-            "videos": len(lengths),
-            "segments": len(infos),
-            "seconds_of_video": round(sum(lengths.values()), 1),
-            "failed_files": len(known_failures(self._store)),
-            "segment": self.settings.segment,
-            "bank_texts": len(bank.texts) if bank else 0,
-            "balancing_is_due": bank.is_due(len(infos)) if bank else False,
-            "format": self.settings.format,
-            "version": self._store.version,
-            "fragments": self._store.fragments(),
-            "size_bytes": size_bytes(self.path),
-        }
+        return facts(self._store)
 
     def require_model(self, name: str) -> None:
         """Make sure that the index belongs to the model of this name or folder."""

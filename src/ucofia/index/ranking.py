@@ -19,6 +19,10 @@ class Ranking:
     scores: Scores
     scored: int  # segments whose full score was computed
 
+    def __getitem__(self, which: Array) -> "Ranking":
+        """Select some."""
+        return Ranking(self.rows[which], self.scores[which], self.scored)
+
 
 def best(
     collection: Collection,

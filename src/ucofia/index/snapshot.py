@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ucofia.errors import NotInIndexError, SettingError
 from ucofia.index import bank as banks
@@ -19,14 +22,15 @@ from ucofia.index.files import place_of
 from ucofia.index.hits import Filters, Hit
 from ucofia.index.ranking import Ranking
 from ucofia.index.recall import Recall
-from ucofia.index.rows import Collection
+from ucofia.index.rows import Array, Collection
 from ucofia.index.scoring import Query, queries
 from ucofia.index.state import State, preview_folder
 from ucofia.index.store import Store
+from ucofia.index.sure import rank_sure
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 
-Rank = Callable[..., list[Ranking]]
+Search = Callable[..., list[Ranking]]
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,27 @@ class Snapshot:
         return self.state.collection
 
     def search_many(
-        self, texts: Sequence[str], *, top: int, exact: bool, grouped: bool, filters: Filters
+        self,
+        texts: Sequence[str],
+        *,
+        top: int,
+        exact: bool,
+        grouped: bool,
+        filters: Filters,
+        min_confidence: float | None = None,
     ) -> list[list[Hit]]:
         """Answer many texts; each answer is what its text gets alone."""
         _require_some(top)
-        rank = partial(
-            search.exact if exact else search.fast,
-            collection=self.collection,
-            among=filters.rows(self.collection),
-            preview=self.state.preview,
-        )
+        among = filters.rows(self.collection)
+        rank = partial(self._rank, search.exact if exact else search.fast, among)
+        choose = partial(self._choose, rank, top=top, grouped=grouped, least=min_confidence)
         answers: list[list[Hit]] = []
         for features in self.model.encode_texts(texts):
             asked = queries(self.model, features)
             for query, ranking in zip(asked, rank(asked, top=top), strict=True):
+                chosen = choose(query, ranking)
                 text = texts[len(answers)]
-                if grouped:
-                    ranking = self._per_video(query, ranking, rank, top)
-                answers.append(self._hits(text, query, ranking, with_moments=grouped))
+                answers.append(self._hits(text, query, chosen, with_moments=grouped))
         return answers
 
     def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
@@ -101,11 +108,44 @@ class Snapshot:
         segment = self.store.settings.segment
         return examples.features_of(video, self.model, self.collection, segment=segment)
 
-    def _per_video(self, query: Query, ranking: Ranking, rank: Rank, top: int) -> Ranking:
-        def further(wanted: int) -> Ranking:
-            return ranking if wanted == top else rank([query], top=wanted)[0]
+    def _rank(
+        self,
+        search: Search,
+        filtered: Array | None,
+        asked: Sequence[Query],
+        *,
+        top: int,
+        among: Array | None = None,
+        collection: Collection | None = None,
+    ) -> list[Ranking]:
+        """Rank what passed the filters, or of that only some rows."""
+        if among is None or filtered is None:
+            among = filtered if among is None else among
+        else:
+            among = np.intersect1d(among, filtered)
+        collection = collection or self.collection
+        return search(asked, collection, top=top, among=among, preview=self.state.preview)
 
-        return rank_videos(further, self.collection, top=top)
+    def _choose(
+        self,
+        rank: Callable[..., list[Ranking]],
+        query: Query,
+        ranking: Ranking,
+        *,
+        top: int,
+        grouped: bool,
+        least: float | None,
+    ) -> Ranking:
+        """From the best segments to what is asked for: one of each video, and sure enough."""
+
+        def further(wanted: int, **others: Any) -> Ranking:
+            is_known = wanted == top and not others
+            return ranking if is_known else rank([query], top=wanted, **others)[0]
+
+        if least is not None and least > 0:
+            state = self.state
+            return rank_sure(query, state, further, top=top, grouped=grouped, least=least)
+        return rank_videos(further, self.collection, top=top) if grouped else ranking
 
     def _hits(self, text: str, query: Query, ranking: Ranking, *, with_moments: bool) -> list[Hit]:
         return hits_of(

@@ -96,10 +96,10 @@ class Engine:
         _, cut = backbone.tokenize([text], length=words, pad_to_length=False)
 
         def answer(wanted: int) -> list[Hit]:
-            return self._search(text, wanted, filters)
+            return self._search(text, wanted, filters, least=min_confidence)
 
-        hits = self._kept(("search", text, filters), offset + top + 1, answer)
-        return _page(hits, offset, top, min_confidence, was_cut=bool(cut))
+        hits = self._kept(("search", text, filters, min_confidence), offset + top + 1, answer)
+        return _page(hits, offset, top, was_cut=bool(cut))
 
     def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
         """Find videos like one of the index."""
@@ -144,9 +144,22 @@ class Engine:
         """End the thread."""
         self.worker.close()
 
-    def _search(self, text: str, top: int, filters: Filters, *, grouped: bool = True) -> list[Hit]:
+    def _search(
+        self,
+        text: str,
+        top: int,
+        filters: Filters,
+        *,
+        grouped: bool = True,
+        least: float | None = None,
+    ) -> list[Hit]:
         (hits,) = self.snapshot.search_many(
-            [text], top=top, exact=True, grouped=grouped, filters=filters
+            [text],
+            top=top,
+            exact=True,
+            grouped=grouped,
+            filters=filters,
+            min_confidence=least,
         )
         return hits
 
@@ -196,12 +209,9 @@ def _page(
     hits: Sequence[Hit],
     offset: int,
     top: int,
-    min_confidence: float | None = None,
     *,
     was_cut: bool = False,
 ) -> Found:
-    if min_confidence is not None:
-        hits = [hit for hit in hits if (hit.confidence or 0.0) >= min_confidence]
     return Found(hits[offset : offset + top], len(hits) > offset + top, was_cut)
 
 

@@ -45,15 +45,15 @@ class Page(BaseModel):
     min_seconds: float | None = Field(None, ge=0, description="Only videos at least this long.")
     max_seconds: float | None = Field(None, ge=0, description="Only videos at most this long.")
     since: date | None = Field(None, description="Only files written on this day or later.")
-    min_confidence: float | None = Field(
-        None, ge=0, le=1, description="Leave out hits that are less sure."
-    )
 
 
 class TextPage(Page):
     """A text, which hits, and which videos may be among them."""
 
     text: Text = Field(description="What to look for, in words.")
+    min_confidence: float | None = Field(
+        None, ge=0, le=1, description="Leave out hits that are less sure."
+    )
 
 
 class Moment(BaseModel):

@@ -51,14 +51,15 @@ function params() {
   const [least, most] = state.length.split("-");
   return {
     top: TOP, under: state.under, min_seconds: least, max_seconds: most,
-    since: state.since, min_confidence: state.sure ? SURE : "",
+    since: state.since,
   };
 }
 
 function fetchPage(offset, options) {
   if (example) return send("/api/search", { ...params(), offset }, example, options);
   if (state.like) return ask("/api/similar", { ...params(), offset, video: state.like }, options);
-  return ask("/api/search", { ...params(), offset, text: state.q.trim() }, options);
+  const min_confidence = state.sure ? SURE : "";
+  return ask("/api/search", { ...params(), offset, min_confidence, text: state.q.trim() }, options);
 }
 
 async function show() {
