@@ -28,7 +28,7 @@ NOT_WORDS = ("<|startoftext|>", "<|endoftext|>")
 def draw(explanation: "Explanation") -> Image.Image:
     """Draw an explanation."""
     words = _shown_words(explanation)
-    frame_size = min(150, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)
+    frame_size = min(186, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)
     per_row = max(1, (WIDTH - 2 * MARGIN) // (WORD_PICTURE + 14))
     word_rows = -(-len(words) // per_row)
     levels_at = 132
