@@ -23,12 +23,14 @@ from ucofia.errors import (
     CheckpointMismatchError,
     HubError,
     NewerFormatError,
+    UnfinishedRunError,
     UnknownNameError,
     UnsafeFileError,
 )
 from ucofia.model import Model
 from ucofia.presets import PRESETS, UCOFIA, ZERO_SHOT
 from ucofia.torchscript import read_tensors
+from ucofia.train.run import RunFolder
 from ucofia.types import VideoBatch
 
 
@@ -235,8 +237,23 @@ def test_a_transformers_folder_loads_and_a_missing_tensor_is_an_error(tmp_path: 
 
 def test_without_a_hub_the_error_says_what_to_bring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(HubError, match=r"download config\.json and model\.safetensors"):
+    with pytest.raises(HubError, match=r"download config\.json and model\.safetensors") as told:
         checkpoint.load("nobody/no-such-model")
+    assert ".. " not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["notes.md", "runs/3/model", "folder/lost.pt", "~/x", "./x"])
+def test_what_can_only_be_a_path_is_not_looked_for_on_a_hub(name: str) -> None:
+    with pytest.raises(CheckpointError, match="there is no such file or folder"):
+        checkpoint.load(name)
+
+
+def test_a_run_without_a_model_yet_says_how_to_get_one(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").open({"seed": 1})
+    with pytest.raises(
+        UnfinishedRunError, match=r"without a validated epoch.*`ucofia train` command"
+    ):
+        checkpoint.load(tmp_path / "run")
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
@@ -309,8 +326,9 @@ def test_the_authors_checkpoint_converts_with_nothing_lost(tmp_path: Path) -> No
 def test_a_file_that_is_no_checkpoint_is_an_error(tmp_path: Path) -> None:
     text = tmp_path / "notes.pt"
     text.write_text("hello")
-    with pytest.raises(CheckpointError, match="not a file of tensors"):
+    with pytest.raises(CheckpointError, match="not a file of tensors") as told:
         checkpoint.load(text)
+    assert "weights_only" not in str(told.value)  # no advice to run a stranger's file
     odd = tmp_path / "list.pt"
     torch.save([1, 2], odd)
     with pytest.raises(CheckpointError, match="something other than named tensors"):

@@ -20,13 +20,20 @@ from ucofia.encode.clip_vip import ClipVipBackbone
 from ucofia.encode.features import FeaturesBackbone
 from ucofia.encode.sentence import TOKENIZER, SentenceTower
 from ucofia.encode.starter import StarterBackbone
-from ucofia.errors import CheckpointError, NewerFormatError, UnknownNameError
+from ucofia.errors import (
+    CheckpointError,
+    NewerFormatError,
+    UnfinishedRunError,
+    UnknownNameError,
+)
 from ucofia.files import whole, write_whole
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, ZERO_SHOT
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+RUN = "run.json"  # in the folder of a training, beside its best model so far
+_FILE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 
 
 def save(model: Model, folder: Path | str) -> None:
@@ -138,6 +145,20 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
 def _pretrained(name: str) -> Backbone:
     if name in BACKBONES:
         return ClipBackbone.from_pretrained(BACKBONES[name].hub)
-    if Path(name).expanduser().is_dir() or "/" in name:
+    path = Path(name).expanduser()
+    if (path / RUN).is_file() and not (path / CONFIG).exists():
+        raise UnfinishedRunError(path)
+    if path.is_dir():
+        return ClipBackbone.from_pretrained(str(path))
+    if _can_only_be_a_path(name):
+        raise CheckpointError(name, "there is no such file or folder")
+    if "/" in name:
         return ClipBackbone.from_pretrained(name)
     raise UnknownNameError("model", name, [*BACKBONES, starter.NAME])
+
+
+def _can_only_be_a_path(name: str) -> bool:
+    """Tell a path from `owner/name` of a hub and from a name of ours."""
+    parts = name.count("/")
+    is_odd = parts > 1 or name.startswith(("/", "~", ".")) or name.endswith(_FILE_SUFFIXES)
+    return is_odd or (not parts and "." in name)

@@ -4,6 +4,7 @@ Every tensor of a file is either used, or named here as one that its own code ne
 else is an error that lists it. The reading of a checkpoint is told by its tensors' names.
 """
 
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -90,6 +91,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnsafeFileError:
         raise
+    except pickle.UnpicklingError as error:  # torch's advice would be to run what is in the file
+        problem = "not a file of tensors; it is damaged, or holds other things, left unopened"
+        raise CheckpointError(path, problem) from error
     except Exception as error:  # all three readers raise what they please on a damaged file
         raise CheckpointError(path, f"not a file of tensors ({_first_line(error)})") from error
     for key in ("state_dict", "model", "model_state_dict"):

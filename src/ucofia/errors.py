@@ -179,10 +179,22 @@ class HubError(UCoFiAError):
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
         super().__init__(
-            f"the weights {name!r} could not be loaded: {problem}. On a machine with a network, "
+            f"the weights {name!r} could not be loaded: {problem.rstrip('.')}. On a machine with "
+            f"a network, "
             f"download config.json and model.safetensors of {name!r} into a folder, bring it "
             f"here and give the folder's path instead of the name; or convert a checkpoint file: "
             f"ucofia convert FILE --out FOLDER"
+        )
+
+
+class UnfinishedRunError(UCoFiAError):
+    """A training has not got as far as a model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is a training without a validated epoch, so there is no model in it yet. "
+            f"Go on with the `ucofia train` command that began it."
         )
 
 

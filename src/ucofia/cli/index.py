@@ -160,8 +160,9 @@ def _opened(where: str, model: str | None, segment: str | None, device: str) -> 
     from ucofia.index.store import exists
 
     if not exists(where):
-        cutting = _segment(segment or "auto")
-        made = Index.create(where, model or "starter", segment=cutting, device=device)
+        cutting, name = _segment(segment or "auto"), model or "starter"
+        talk(f"loading the model {name}")
+        made = Index.create(where, name, segment=cutting, device=device)
         talk(f"made a new index in {where}")
         return made
     opened = Index.open(where, device=device)

@@ -4,7 +4,9 @@ CLIP itself keeps one token of each tower. Here all of them go through the final
 projection, so that words and patches live in the same space as sentences and frames.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,9 +54,10 @@ class ClipBackbone(nn.Module):
         """Load a transformers folder or hub name; a tensor too few or too many is an error."""
         disable_progress_bar()  # the library draws nothing
         try:
-            towers, report = CLIPModel.from_pretrained(
-                name, dtype=torch.float32, output_loading_info=True
-            )
+            with _silent_hub():
+                towers, report = CLIPModel.from_pretrained(
+                    name, dtype=torch.float32, output_loading_info=True
+                )
         except OSError as error:
             raise HubError(name, str(error).strip().splitlines()[0]) from error
         lists = [sorted(map(str, report[f"{kind}_keys"])) for kind in _REPORTED]
@@ -142,6 +145,18 @@ class ClipBackbone(nn.Module):
                 for name, tensor in parts.items():
                     start[f"blocks.{index}.{name}.{kind}"] = tensor.detach().clone()
         return start
+
+
+@contextmanager
+def _silent_hub() -> Iterator[None]:
+    """Keep back what the hub's library logs about every retry; the last failure is our error."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _padded(packed: Float[Tensor, "r n d"], mask: Bool[Tensor, "v f"]) -> Float[Tensor, "v f n d"]:

@@ -33,7 +33,7 @@ from ucofia.model import Model
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "optimiser.safetensors",
     "state.json",
-    "run.json",
+    checkpoint.RUN,
     "log.jsonl",
     "result.json",
 )
