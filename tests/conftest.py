@@ -13,10 +13,18 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from tests.required import missing  # noqa: E402
+
 torch.set_num_threads(1)
 # The same examples everywhere, and no clock: a busy machine is no bug.
 settings.register_profile("ucofia", deadline=None, derandomize=True)
 settings.load_profile("ucofia")
+
+
+def pytest_configure() -> None:
+    """Refuse a run that would pass by skipping what it was told to require."""
+    if absent := missing():
+        raise pytest.UsageError(f"not here, but named by UCOFIA_REQUIRE: {', '.join(absent)}")
 
 
 @pytest.fixture(autouse=True)
