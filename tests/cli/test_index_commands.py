@@ -196,6 +196,8 @@ def test_a_place_that_cannot_be_written_is_one_line(
         ),
         (["search", "red", "--since", "last week"], "'last week'"),
         (["search", "red", "--top", "0"], "'--top'"),
+        (["index", ".", "--segment", "-1"], "it must be auto, whole or seconds"),
+        (["index", ".", "--segment", "nan"], "it must be auto, whole or seconds"),
         (["similar", "red.mp4", "--top", "-1"], "'--top'"),
         (["describe", "red.mp4", "--top", "-1"], "'--top'"),
     ],

@@ -1,6 +1,8 @@
 """Verbs that look after an index: index, info, remove, verify, compact, export."""
 
 import time
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,26 +18,46 @@ if TYPE_CHECKING:
     from ucofia.video.sample import Segment
 
 
+NewIndexOption = Annotated[
+    str | None,
+    typer.Option(
+        "--index",
+        help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia in the first folder.",
+    ),
+]
+
+
 @app.command("index")
 def index_command(
     paths: Annotated[list[Path], typer.Argument(help="Videos, GIFs, or folders of them.")],
-    index: IndexOption = None,
+    index: NewIndexOption = None,
     model: Annotated[
-        str | None, typer.Option(help="Model of a new index: a name or a folder.")
+        str | None,
+        typer.Option(help="Model of a new index: a name or a folder. Default: starter."),
     ] = None,
     segment: Annotated[
-        str | None, typer.Option(help="Of a new index: auto, whole, or seconds per segment.")
+        str | None,
+        typer.Option(
+            help="How a new index cuts videos: auto, whole, or seconds per segment. Default: auto."
+        ),
     ] = None,
     bank: Annotated[
         Path | None,
-        typer.Option(help="A file of texts like your queries, to balance against."),
+        typer.Option(
+            help="A file of texts like your queries, one per line, to balance scores against."
+        ),
     ] = None,
-    prune: Annotated[bool, typer.Option(help="Forget files that are gone.")] = False,
-    watch: Annotated[bool, typer.Option(help="Stay, and look again every --every s.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Forget files that are gone.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, and look again every --every seconds.")
+    ] = False,
     every: Annotated[
         float, typer.Option(help="Seconds between two looks with --watch.", min=0)
     ] = 10.0,
-    workers: Annotated[int | None, typer.Option(help="Processes that decode.", min=1)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that decode. Default: one less than cores.", min=1),
+    ] = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
@@ -110,7 +132,7 @@ def verify(index: IndexOption = None, json: JsonOption = False) -> int:
 
 @app.command()
 def compact(index: IndexOption = None, json: JsonOption = False) -> int:
-    """Make an index small and quick again after many changes, and balance its bank anew."""
+    """Make an index small and quick again after many changes, and balance its scores anew."""
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index))
@@ -127,9 +149,9 @@ def compact(index: IndexOption = None, json: JsonOption = False) -> int:
 def export(
     out: Annotated[Path, typer.Argument(help=".csv, .jsonl or .parquet; with --text a folder.")],
     index: IndexOption = None,
-    text: Annotated[str | None, typer.Option(help="Cut short clips of this text's hits.")] = None,
+    text: Annotated[str | None, typer.Option(help="Write clips of what this text finds.")] = None,
     top: TopOption = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 6.0,
+    seconds: Annotated[float, typer.Option(help="Length of a clip, at most 60.")] = 6.0,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
@@ -179,11 +201,10 @@ def _segment(text: str) -> "Segment":
         return "auto"
     if text == "whole":
         return "whole"
-    try:
-        return float(text)
-    except ValueError as error:
-        rule = "it must be auto, whole or seconds"
-        raise typer.BadParameter(rule, param_hint="--segment") from error
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < inf:
+            return seconds
+    raise typer.BadParameter("it must be auto, whole or seconds", param_hint="--segment")
 
 
 def _is_news(report: "AddReport", last: "AddReport") -> bool:
