@@ -47,3 +47,11 @@ def test_help_tells_defaults_that_no_value_shows(capsys: pytest.CaptureFixture[s
 
 def test_the_readme_shows_commands() -> None:
     assert len(list(commands(ROOT / "README.md"))) > 5
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    from ucofia import __version__
+    from ucofia.cli import main
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ucofia {__version__}\n"

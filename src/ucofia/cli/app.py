@@ -1,6 +1,21 @@
 """The one typer application; every other file of this folder adds its verbs to it."""
 
+from typing import Annotated
+
 import typer
+
+from ucofia import __version__
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"ucofia {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", callback=_version)
+]
 
 app = typer.Typer(
     name="ucofia",
@@ -11,5 +26,5 @@ app = typer.Typer(
 
 
 @app.callback()
-def _root() -> None:
+def _root(version: VersionOption = False) -> None:
     """Keep `ucofia VERB` even while there is a single verb."""

@@ -77,13 +77,19 @@ def cache(
     data: DataOption = None,
     frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
     size: Annotated[int, typer.Option(help="Side of the crops in pixels.", min=1)] = 224,
-    rule: Annotated[Literal["uniform", "authors"], typer.Option(help="Which frames.")] = "uniform",
+    rule: Annotated[
+        Literal["uniform", "authors"],
+        typer.Option(help="Which frames: evenly spread, or as the authors' code."),
+    ] = "uniform",
     quality: QualityOption = None,
-    splits: Annotated[str, typer.Option(help="Which splits.")] = "train,val,test",
+    splits: Annotated[str, typer.Option(help="Which splits, with commas.")] = "train,val,test",
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
 ) -> int:
-    """Decode the videos of a data set once. Run again, it does what is left. 1: some failed."""
+    """Decode the videos of a data set once; run again, it does the rest.
+
+    Exit code 1: some failed.
+    """
     from ucofia.benchmarks.cache import CacheSettings
     from ucofia.benchmarks.cache_fill import fill_cache
     from ucofia.benchmarks.catalogue import open_data

@@ -53,7 +53,10 @@ def evaluate(
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
-    """Rank a split both ways, with every normalisation and every level, beside the paper."""
+    """Rank a split both ways, with every normalisation and every level, beside the paper.
+
+    Example: ucofia eval msrvtt --data ~/msrvtt --model ~/runs/first
+    """
     from ucofia import checkpoint
     from ucofia.benchmarks.catalogue import open_data
     from ucofia.evaluate import benchmark as evaluation

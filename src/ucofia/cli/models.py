@@ -45,6 +45,8 @@ def convert(
     """Turn a checkpoint of OpenAI, open_clip, transformers, the authors or a peer into our folder.
 
     Every tensor is used or listed in an error; nothing is run and nothing silently left out.
+
+    Example: ucofia convert ViT-B-32.pt --out ~/models/vit-b32
     """
     from ucofia.checkpoint import load, save
     from ucofia.presets import preset as preset_named

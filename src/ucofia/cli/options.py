@@ -8,13 +8,17 @@ import typer
 
 IndexOption = Annotated[
     str | None,
-    typer.Option("--index", help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia."),
+    typer.Option(
+        "--index", help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia here or above."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 DeviceOption = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 TopOption = Annotated[int, typer.Option(help="How many results.", min=1)]
 
-UnderOption = Annotated[list[Path] | None, typer.Option(help="Only videos below this folder.")]
+UnderOption = Annotated[
+    list[Path] | None, typer.Option(help="Only videos below this folder; may be repeated.")
+]
 MinOption = Annotated[float | None, typer.Option(help="Only videos at least this long.")]
 MaxOption = Annotated[float | None, typer.Option(help="Only videos at most this long.")]
 SinceOption = Annotated[
@@ -22,14 +26,19 @@ SinceOption = Annotated[
     typer.Option(help="Only files written on this day or later.", formats=["%Y-%m-%d"]),
 ]
 
-ModelOption = Annotated[str, typer.Option(help="Run folder, or whatever `ucofia.load` takes.")]
+ModelOption = Annotated[
+    str, typer.Option(help="Run folder, or the name, folder or file of a model.")
+]
 SplitOption = Annotated[Literal["train", "val", "test"], typer.Option(help="What is tested.")]
 BankLimitOption = Annotated[
     int | None, typer.Option(help="Most texts and videos of the bank. Default: all.", min=1)
 ]
-DataOption = Annotated[Path | None, typer.Option(help="Folder of the data set.")]
+DataOption = Annotated[
+    Path | None, typer.Option(help="Folder of the data set; `shapes` needs none.")
+]
 CacheOption = Annotated[
-    Path | None, typer.Option(help="Decoded frames. Default: .ucofia-cache in the data.")
+    Path | None,
+    typer.Option(help="Folder for decoded frames. Default: .ucofia-cache in the data set's."),
 ]
 WorkersOption = Annotated[
     int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)

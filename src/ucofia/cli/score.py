@@ -64,12 +64,15 @@ def score(
     temperature: TemperatureOption = None,
     iterations: Annotated[int, typer.Option(help="Of Sinkhorn-Knopp.", min=1)] = 4,
     start: StartOption = "paper",
-    at: Annotated[str, typer.Option(help="Depths of recall.")] = "1,5,10",
+    at: Annotated[str, typer.Option(help="Depths of recall, with commas.")] = "1,5,10",
     compare: CompareOption = None,
     beside: BesideOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Print recall, median and mean rank of a matrix, both ways, with 95 % intervals."""
+    """Print recall, median and mean rank of a matrix, both ways, with 95 % intervals.
+
+    Example: ucofia score sims.npy --bank bank.npy --normalise all
+    """
     from ucofia.evaluate import paper
     from ucofia.evaluate.matrices import load_levels, load_truth
     from ucofia.evaluate.score import Settings

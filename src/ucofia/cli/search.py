@@ -96,7 +96,10 @@ def describe(
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
-    """Find the words that fit a video, from a file of texts or from the bank."""
+    """Find the words that fit a video, from a file of texts or from the bank.
+
+    Example: ucofia describe beach.mp4
+    """
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index), device=device)
@@ -122,7 +125,10 @@ def similar(
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
-    """Find videos like a video or picture."""
+    """Find videos like a video or picture. Ends with code 3 when there are none.
+
+    Example: ucofia similar beach.jpg --top 5
+    """
     from ucofia.index.index import Index
 
     filters = filters_of(under, min_seconds, max_seconds, since)

@@ -36,18 +36,20 @@ BenchmarkOption = Annotated[
 BackboneOption = Annotated[
     str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
 ]
-EpochsOption = Annotated[int | None, typer.Option(help="Default: the preset's.", min=1)]
+EpochsOption = Annotated[
+    int | None, typer.Option(help="Passes over the data. Default: the preset's.", min=1)
+]
 BatchOption = Annotated[int | None, typer.Option(help="Pairs per step, all processes.", min=1)]
-EncoderOption = Annotated[float | None, typer.Option(help="Rate of the towers.", min=0)]
-HeadOption = Annotated[float | None, typer.Option(help="Rate of everything else.", min=0)]
+EncoderOption = Annotated[float | None, typer.Option(help="Learning rate of the towers.", min=0)]
+HeadOption = Annotated[float | None, typer.Option(help="Learning rate of the rest.", min=0)]
 ChunkOption = Annotated[
     int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
 ]
 RecomputeOption = Annotated[
-    bool, typer.Option(help="Save memory inside the towers too, for another forward pass.")
+    bool, typer.Option(help="Save memory inside the towers too, for one more pass.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Decides everything random.")]
-PrecisionOption = Annotated[Precision, typer.Option(help="Of the encoders.")]
+PrecisionOption = Annotated[Precision, typer.Option(help="Numbers in the towers.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
 BoardOption = Annotated[bool, typer.Option(help="Also write for TensorBoard.")]
 
@@ -87,7 +89,13 @@ def train(
     tensorboard: BoardOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Train a preset on a data set; `torchrun ... -m ucofia train ...` uses many processes."""
+    """Train a preset on a data set; run again, it goes on where it was.
+
+    Where not said otherwise, the preset decides. `torchrun ... -m ucofia train ...` uses many
+    processes.
+
+    Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first
+    """
     from ucofia.train.settings import Settings
 
     rates = {"encoder_rate": encoder_rate, "head_rate": head_rate}
