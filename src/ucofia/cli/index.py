@@ -1,6 +1,8 @@
 """Verbs that look after an index: index, info, remove, verify, compact, export."""
 
 import time
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -199,11 +201,10 @@ def _segment(text: str) -> "Segment":
         return "auto"
     if text == "whole":
         return "whole"
-    try:
-        return float(text)
-    except ValueError as error:
-        rule = "it must be auto, whole or seconds"
-        raise typer.BadParameter(rule, param_hint="--segment") from error
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < inf:
+            return seconds
+    raise typer.BadParameter("it must be auto, whole or seconds", param_hint="--segment")
 
 
 def _is_news(report: "AddReport", last: "AddReport") -> bool:
