@@ -1,4 +1,4 @@
-"""The bytes of an index: one folder with a few Lance tables. The only file that knows Lance.
+"""The bytes of an index: one folder with a few Lance tables. With `pages` all that knows Lance.
 
     segments.lance   one row per segment: the truth
     failed.lance     files that could not be used, so that they are not tried again and again
@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.file import LanceFileReader
 
 from ucofia.errors import (
     DamagedIndexError,
@@ -26,7 +25,7 @@ from ucofia.errors import (
     NoIndexError,
     UnreachableIndexError,
 )
-from ucofia.index import arrow, place
+from ucofia.index import arrow, pages, place
 from ucofia.index.arrow import IndexSettings, Table
 from ucofia.index.place import reading, writing
 from ucofia.index.rows import Array, Collection, Column, FileIdentity, SegmentInfo, SegmentRow
@@ -34,7 +33,7 @@ from ucofia.index.rows import Array, Collection, Column, FileIdentity, SegmentIn
 T = TypeVar("T")
 
 SEGMENTS = "segments"
-# Pinned: the mapping below relies on how this version lays out plain vectors.
+# Pinned: `pages` relies on how this version lays out plain vectors.
 STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
 
@@ -262,39 +261,18 @@ class Store:
 
     def _column(self, name: str, address: Array, width: int) -> Column:
         with reading(self.path):
-            mapped = None if place.is_remote(self.path) else self._mapped(name, width)
+            mapped = None
+            if not place.is_remote(self.path):
+                folder = _table(self.path, SEGMENTS)
+                mapped = pages.mapped(self._segments, folder, name, width)
             if mapped is None:
                 flat = arrow.matrix(self._read([name]), name, np.dtype(np.float16))
                 return Column.of(flat.reshape(len(address), -1, width))
         pieces, first_address = mapped
         piece = np.searchsorted(first_address, address, side="right") - 1
         offset = (address - first_address[piece]).astype(np.int64)
-        return Column(pieces or (np.zeros((0, 1, width), np.float16),), piece, offset)
-
-    def _mapped(self, name: str, width: int) -> tuple[tuple[Array, ...], Array] | None:
-        """Map the pages of a column: arrays, and the address of each one's first row."""
-        field = next(f.id() for f in self._segments.lance_schema.fields() if f.name() == name)
-        pieces: list[Array] = []
-        firsts: list[int] = []
-        for fragment in self._segments.get_fragments():
-            file = next(file for file in fragment.data_files() if field in file.fields)
-            path = os.path.join(self.path, f"{SEGMENTS}.lance", "data", file.path)
-            at = file.column_indices[file.fields.index(field)]
-            # Copy on write: nothing here writes, but torch warns of arrays it may not change.
-            memory = np.memmap(path, dtype=np.uint8, mode="c")
-            row = 0
-            for page in LanceFileReader(path).metadata().columns[at].pages:
-                kind = page.encoding
-                plain = "FullZipLayout" in kind and "bits_rep: 0" in kind and "bits_def: 0" in kind
-                items = int(kind.split("num_items: ")[1].split(",")[0]) if plain else 0
-                buffer = page.buffers[0]
-                if not plain or not items or "Flat" not in kind or buffer.size % (2 * items):
-                    return None
-                raw = memory[buffer.position : buffer.position + buffer.size]
-                pieces.append(raw.view(np.float16).reshape(items, -1, width))
-                firsts.append((fragment.fragment_id << 32) + row)
-                row += items
-        return tuple(pieces), np.array(firsts, dtype=np.uint64)
+        none = np.zeros((0, 1, width), np.float16)
+        return Column(tuple(pieces) or (none,), piece, offset)
 
     def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
         with reading(self.path):
