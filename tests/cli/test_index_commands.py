@@ -90,7 +90,11 @@ def test_the_other_verbs(
     report = json.loads(capsys.readouterr().out)
     assert (report["added"], len(report["failed"])) == (3, 1)
     assert run("info", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["videos"] == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["videos"], list(told["failures"])) == (3, [str(videos / "bad.mp4")])
+    assert run("info") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"failed: {videos / 'bad.mp4'}: {report['failed'][0]['reason']}"
     texts = tmp_path / "texts.txt"
     texts.write_text("red\n\nblue\nblue\n")
     assert run("describe", videos / "red.mp4", "--texts", texts) == 0
@@ -156,7 +160,9 @@ def test_no_index_is_announced_before_there_is_a_model(
 ) -> None:
     words = ["index", str(videos), "--index", str(tmp_path / "i"), "--model", "no-such"]
     assert main(words) == 1
-    assert capsys.readouterr().err.startswith("ucofia: unknown model 'no-such'")
+    err = capsys.readouterr().err
+    assert "ucofia: unknown model 'no-such'" in err and "new index" not in err
+    assert not (tmp_path / "i").exists()
 
 
 def test_a_mistyped_folder_leaves_no_index_behind(

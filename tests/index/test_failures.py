@@ -161,3 +161,21 @@ def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Pat
     report = index.add(videos, progress=vanish)  # it tells that it begins when all are found
     assert (report.added, report.failed, report.missing) == (1, [], [])
     assert index.info()["failed_files"] == 0
+
+
+def test_a_name_that_is_no_text_is_counted_until_it_is_another(index: Index, videos: Path) -> None:
+    odd = os.path.join(os.fsencode(videos), b"\xff.mp4")
+    try:
+        os.link(videos / "red.mp4", odd)
+    except OSError:
+        pytest.skip("this file system knows only names that are text")
+    shown = f"{videos}/\\xff.mp4"
+    for _ in range(2):
+        report = index.add(videos)
+        assert [failure.path for failure in report.failed] == [shown]
+        info = index.info()
+        assert (info["failed_files"], info["videos"]) == (1, 3)
+        assert info["failures"] == {shown: report.failed[0].reason}
+    os.rename(odd, videos / "text.mp4")
+    assert index.add(videos).failed == []
+    assert (index.info()["failed_files"], index.info()["videos"]) == (0, 4)

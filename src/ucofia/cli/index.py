@@ -88,15 +88,18 @@ def index_command(
 
 @app.command()
 def info(index: IndexOption = None, json: JsonOption = False) -> int:
-    """Say what an index holds, which model filled it, and whether it wants care."""
+    """Tell what an index holds, its model, whether it wants care, and which files failed."""
     from ucofia.index.index import Index
 
     facts = Index.open(index_here(index)).info()
     if json:
         print(as_json(facts))
         return 0
+    failures = facts.pop("failures")
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<20} {value}")
+    for path, reason in failures.items():
+        print(f"failed: {path}: {reason}")
     return 0
 
 

@@ -10,6 +10,7 @@ from ucofia.index.store import Store
 
 def facts(store: Store) -> dict[str, Any]:
     """Count what an index holds and how it lies on its disk, as plain JSON values."""
+    failures = known_failures(store)
     infos, bank, settings = store.infos(), banks.read(store), store.settings
     lengths = {segment.path: segment.duration_seconds for segment in infos}
     return {
@@ -19,7 +20,8 @@ def facts(store: Store) -> dict[str, Any]:
         "videos": len(lengths),
         "segments": len(infos),
         "seconds_of_video": round(sum(lengths.values()), 1),
-        "failed_files": len(known_failures(store)),
+        "failed_files": len(failures),
+        "failures": {path: failure.reason for path, failure in sorted(failures.items())},
         "segment": settings.segment,
         "bank_texts": len(bank.texts) if bank else 0,
         "balancing_is_due": bank.is_due(len(infos)) if bank else False,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ucofia.errors import VideoError
+from ucofia.errors import UnreadableVideoError, VideoError
 from ucofia.index import encode, failures, files
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.files import FoundFile
@@ -94,7 +94,8 @@ def add(
     def is_gone(path: str) -> bool:
         return files.is_below(path, places) and not os.path.lexists(path)
 
-    failures.forget(store, filter(is_gone, run.bad))
+    failed = {failure.path for failure in run.report.failed}
+    failures.forget(store, filter(is_gone, run.bad.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
     if prune:
         store.remove(gone)
@@ -242,8 +243,10 @@ class _Run:
             self._fail(file, error)
             return None
         except UnicodeEncodeError:
+            shown = os.fsencode(file.path).decode(errors="backslashreplace")
             reason = "its name is not valid text (UTF-8); rename it"
-            self.report.failed.append(Failure(ascii(file.path), reason))
+            error = UnreadableVideoError(shown, reason)
+            self._note(KnownFailure.of(replace(file, path=shown), error))
             return None
         identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest)
         return None if self._is_moved(identity) else identity
@@ -274,12 +277,13 @@ class _Run:
         return True
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
-        if not os.path.lexists(file.path):
-            return  # gone since it was found: that is no fault of the file
-        self.report.failed.append(Failure(file.path, error.reason))
-        failure = KnownFailure.of(file, error)
-        if failure != self.bad.get(file.path):
-            self._failures[file.path] = failure
+        if os.path.lexists(file.path):  # else gone since it was found: no fault of the file
+            self._note(KnownFailure.of(file, error))
+
+    def _note(self, failure: KnownFailure) -> None:
+        self.report.failed.append(Failure(failure.path, failure.reason))
+        if failure != self.bad.get(failure.path):
+            self._failures[failure.path] = failure
 
     def _say(self) -> None:
         if self.progress is not None:
