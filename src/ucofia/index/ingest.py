@@ -245,8 +245,8 @@ class _Run:
         except UnicodeEncodeError:
             shown = os.fsencode(file.path).decode(errors="backslashreplace")
             reason = "its name is not valid text (UTF-8); rename it"
-            error = UnreadableVideoError(shown, reason)
-            self._note(KnownFailure.of(replace(file, path=shown), error))
+            trouble = UnreadableVideoError(shown, reason)
+            self._note(KnownFailure.of(replace(file, path=shown), trouble))
             return None
         identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest)
         return None if self._is_moved(identity) else identity
