@@ -19,7 +19,7 @@ from ucofia.errors import (
     UnreadableVideoError,
     VideoError,
 )
-from ucofia.video import packets, source
+from ucofia.video import packets, source, still
 from ucofia.video.decode import decode, frames_at, probe
 
 
@@ -78,6 +78,27 @@ def test_text_sound_and_pictures_without_motion_are_not_videos(tmp_path) -> None
     junk = tmp_path / "junk.mp4"
     junk.write_bytes(np.random.default_rng(0).bytes(10_000))
     reason(junk, NotAVideoError)
+
+
+def test_a_video_that_was_cut_off_before_its_index_is_told_from_a_text(tmp_path) -> None:
+    path = write_clip(tmp_path / "cut.mp4", frames=20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"moov") - 4])
+    assert reason(path, NotAVideoError).endswith("so it may be cut off")
+
+
+def test_a_video_that_hides_its_size_is_not_simply_called_broken(tmp_path) -> None:
+    path = tmp_path / "huge.gif"
+    screen = b"GIF89a" + b"\xff\xff\xff\xff" + b"\x80\x00\x00" + b"\0\0\0\xff\xff\xff"
+    picture = b"," + b"\0\0\0\0" + b"\xff\xff\xff\xff" + b"\0" + b"\x02\x02\x44\x01\x00"
+    path.write_bytes(screen + picture + b";")
+    assert "larger than the limit" in reason(path, BrokenVideoError)
+
+
+def test_a_picture_that_is_not_there_is_called_that(tmp_path) -> None:
+    request = {"path": str(tmp_path / "nope.jpg"), "size": 8}
+    told, _ = still.answer(request, source.Limits(), lambda: None)
+    assert told == {"error": "UnreadableVideoError", "reason": "there is no such file"}
 
 
 def test_a_cover_picture_does_not_make_a_song_a_video(tmp_path) -> None:

@@ -140,7 +140,11 @@ class _Reading:
             ticks.append(frame.pts)
             last_ticks = frame.duration or 0
         if not ticks:
-            raise BrokenVideoError(self.path, "none of its frames can be decoded")
+            is_sized = bool(self.stream.codec_context.width)
+            why = (
+                "" if is_sized else "; they are damaged, or larger than the limit (Limits.pixels)"
+            )
+            raise BrokenVideoError(self.path, f"none of its frames can be decoded{why}")
         if None in index.shown_at or None in ticks:
             step = 1 / (packets.rate(self.stream) * packets.tick_seconds(self.stream))
             ticks, last_ticks = [round(i * step) for i in range(len(ticks))], round(step)

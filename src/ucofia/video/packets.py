@@ -69,8 +69,14 @@ def opened(path: Path, limits: Limits) -> Iterator[Any]:
         reason = "it needs more memory than the limit (Limits.memory_bytes)"
         raise VideoLimitError(path, reason) from error
     except av.FFmpegError as error:
-        reason = f"it is not a video the decoder can read ({error.strerror or error})"
+        hint = "; it begins like an mp4 file, so it may be cut off" if _begins_as_mp4(path) else ""
+        reason = f"it is not a video the decoder can read ({error.strerror or error}){hint}"
         raise NotAVideoError(path, reason) from error
+
+
+def _begins_as_mp4(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8)[4:] == b"ftyp"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
 from ucofia.video.crop import crop
 from ucofia.video.decode import VideoInfo
-from ucofia.video.source import Limits
+from ucofia.video.source import Limits, require_file
 from ucofia.video.worker import serve
 
 STILL_WORKER = (sys.executable, "-P", "-m", "ucofia.video.still")
@@ -39,6 +40,7 @@ def answer(
 
 def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
     try:
+        require_file(Path(path))
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > limits.pixels:
                 size = f"{image.width} x {image.height}"
