@@ -8,7 +8,8 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.options import JsonOption
-from ucofia.cli.show import as_json, clock, progress_bar, talk
+from ucofia.cli.show import as_json, progress_bar, talk
+from ucofia.clock import clock
 
 if TYPE_CHECKING:
     from ucofia.index.hits import Hit

@@ -17,7 +17,8 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.cli.show import NO_MATCH, as_json, clock, index_here, lines, outcome, talk
+from ucofia.cli.show import NO_MATCH, as_json, index_here, lines, outcome, talk
+from ucofia.clock import clock
 
 if TYPE_CHECKING:
     from ucofia.index.hits import Filters, Hit

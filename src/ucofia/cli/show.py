@@ -111,13 +111,6 @@ def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
     return NO_MATCH
 
 
-def clock(second: float) -> str:
-    """Write a moment as people do: 1:05 or 1:02:05."""
-    minutes, seconds = divmod(int(second), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
 def lines(path: Path) -> list[str]:
     """Read a file of texts, one per line; at least one."""
     try:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import matplotlib
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 
+from ucofia.clock import clock
+
 if TYPE_CHECKING:
     from ucofia.index.explain import Explanation, FramePart, WordPart
 
@@ -52,7 +54,8 @@ def draw(explanation: "Explanation") -> Image.Image:
 def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
     title = _fitting(pen, f"“{explanation.text}”", _font(28, bold=True))
     pen.text((MARGIN, MARGIN - 4), title, INK, _font(28, bold=True))
-    span = f"{_clock(explanation.start_second)} to {_clock(explanation.end_second)}"
+    ends = (explanation.start_second, explanation.end_second)
+    span = " to ".join(clock(end, tenths=True) for end in ends)
     sure = "" if explanation.confidence is None else f", {explanation.confidence:.0%} sure"
     name = Path(explanation.path).name
     line = _fitting(pen, f"{name}, {span}   score {explanation.score:.2f}{sure}", _font(17))
@@ -96,7 +99,7 @@ def _frame_weight(
     bar = top + size + 6
     pen.rectangle((x, bar, x + size, bar + 7), fill=RAIL)
     pen.rectangle((x, bar, x + max(1, int(size * frame.weight)), bar + 7), fill=ACCENT)
-    label = f"{_clock(frame.second)}"
+    label = clock(frame.second, tenths=True)
     pen.text((x, bar + 10), label, SOFT, _font(13))
     if frame.weight >= 0.01:
         pen.text((x + size, bar + 10), f"{frame.weight:.0%}", INK, _font(13), anchor="ra")
@@ -133,7 +136,7 @@ def _word(
     pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
     share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
     part = "the frame" if best.row is None else "this patch"
-    detail = f"{part} at {_clock(best.second)}: {best.similarity:.2f}"
+    detail = f"{part} at {clock(best.second, tenths=True)}: {best.similarity:.2f}"
     pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
     if share:
         pen.text((x, y + WORD_PICTURE + 42), share[2:], ACCENT, _font(12))
@@ -165,13 +168,6 @@ def _fitting(
     while text and pen.textlength(text + "…", font) > width:
         text = text[:-1]
     return text + "…"
-
-
-def _clock(second: float) -> str:
-    minutes, seconds = divmod(second, 60)
-    return (
-        f"{int(minutes)}:{seconds:04.1f}" if second < 60 else f"{int(minutes)}:{int(seconds):02}"
-    )
 
 
 @cache

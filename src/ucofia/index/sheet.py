@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from ucofia.clock import clock
 from ucofia.index.hits import Hit
 
 WIDTH, GAP, LINE = 224, 12, 22
@@ -28,7 +29,7 @@ def contact_sheet(answers: Mapping[str, Sequence[Hit]], path: Path) -> Path:
             left = GAP + column * (WIDTH + GAP)
             sheet.paste(_best_frame(hit), (left, top + LINE + 4))
             sure = "" if hit.confidence is None else f"{hit.confidence:.0%}  "
-            label = f"{sure}{Path(hit.path).name} at {hit.best_second:.1f} s"
+            label = f"{sure}{Path(hit.path).name} at {clock(hit.best_second)}"
             colour = GOOD if hit.is_match else FAINT
             pen.text((left, top + LINE + 8 + WIDTH), label, colour, small)
     sheet.save(path)
