@@ -228,6 +228,9 @@ def test_what_matches_nothing_says_so(visit: Callable[..., Page]) -> None:
     page = visit("/?q=quarterly tax return")
     page.wait_for_selector("#notice:has-text('Probably nothing here matches')")
     assert page.locator(".card.unlikely").count() == 4
+    badges = page.locator(".card .badge.sure").all_inner_texts()
+    assert all(badge.endswith(", no match") for badge in badges) and len(badges) == 4
+    assert "4 videos, 0 of them a match, best first" in page.inner_text("#summary")
 
 
 def test_everything_can_be_done_with_keys(visit: Callable[..., Page]) -> None:

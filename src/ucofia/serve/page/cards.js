@@ -43,8 +43,7 @@ const isUnlikely = (hit) => hit.is_match === false && hit.confidence < UNLIKELY;
 export function sureBadge(hit) {
   if (hit.confidence === null) return make("span", { class: "badge sure", title: "score" }, hit.score.toFixed(2));
   const kind = hit.is_match ? "yes" : isUnlikely(hit) ? "no" : "perhaps";
-  const word = { yes: " sure", no: ", unlikely", perhaps: ", perhaps" }[kind];
-  const text = `${percent(hit.confidence)}${word}`;
+  const text = `${percent(hit.confidence)}${hit.is_match ? " sure" : ", no match"}`;
   return make("span", { class: `badge sure ${kind}`, title: "chance that this is a match" }, text);
 }
 

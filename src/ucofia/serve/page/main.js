@@ -141,8 +141,10 @@ function summarise(answer) {
     notice("", "Probably nothing here matches", `These come closest to “${state.q}”, but no more than chance would bring.`);
   }
   const count = shown.next === null ? plural(shown.hits.length, "video") : `the best ${shown.hits.length} videos`;
+  const matching = shown.hits.filter((hit) => hit.is_match).length;
+  const match = answer.hits.some((hit) => hit.is_match === false) ? `, ${matching} of them a match` : "";
   const cut = answer.was_cut ? " Your text is longer than the model reads; its end was left out." : "";
-  $("summary").textContent = `${count} ${like}, best first, in ${(1000 * answer.seconds).toFixed(0)} ms.${cut}`.replace(" ,", ",");
+  $("summary").textContent = `${count} ${like}${match}, best first, in ${(1000 * answer.seconds).toFixed(0)} ms.${cut}`.replace(" ,", ",");
 }
 
 function emptyIndex() {
