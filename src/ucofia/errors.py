@@ -336,8 +336,9 @@ class IndexWriteError(UCoFiAError):
     def __init__(self, path: object, problem: str) -> None:
         self.path = path
         super().__init__(
-            f"the index {path} could not be written: {problem}. What was committed before is "
-            f"unharmed; make room or get write permission, then run the same command again."
+            f"the index {path} could not be written: {problem}. What it held before is "
+            f"unharmed; make room, get write permission or choose another folder, then run the "
+            f"same command again."
         )
 
 

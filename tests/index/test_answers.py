@@ -170,9 +170,9 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
         ),
         (
             errors.IndexWriteError("x.index", "no space left on device"),
-            "the index x.index could not be written: no space left on device. What was committed "
-            "before is unharmed; make room or get write permission, then run the same command "
-            "again.",
+            "the index x.index could not be written: no space left on device. What it held "
+            "before is unharmed; make room, get write permission or choose another folder, then "
+            "run the same command again.",
         ),
         (
             errors.NoRoomError("/tmp", 2_000_000, "No space left on device"),

@@ -272,7 +272,7 @@ def test_a_full_disk_is_one_clear_error_and_harms_nothing(
     assert nursery.wait(pid) == 0
     said = (tmp_path / "answer").read_text()
     assert "could not be written" in said
-    assert "What was committed before is unharmed" in said
+    assert "What it held before is unharmed" in said
     index = Index.open(folder, colour_model())
     assert (len(index), index.verify()) == (3, [])
     assert index.add(tmp_path / "more").added == 1
