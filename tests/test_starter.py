@@ -92,6 +92,13 @@ def test_what_is_tuned_sees_what_the_whole_starter_sees(
     )
 
 
+def test_a_text_may_hold_what_tokenizers_mean_something_by(tmp_path: Path) -> None:
+    backbone = small(tmp_path)
+    for text in ("[SEP]", "a dog [SEP] a DOG [CLS]", "[PAD] [sep] [UNK]"):
+        batch, _ = backbone.tokenize([text], length=32, pad_to_length=False)
+        assert batch.mask.any() and batch.mask.shape == batch.ids.shape
+
+
 def test_a_saved_starter_comes_back(tmp_path: Path) -> None:
     model = Model(small(tmp_path), starter.CONFIG).eval()
     checkpoint.save(model, tmp_path / "run")

@@ -307,6 +307,17 @@ class ForeignFolderError(UCoFiAError):
         )
 
 
+class IndexExistsError(UCoFiAError):
+    """A place for a new index where there is one already."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"there is an index at {path} already, and it was left as it is. Open it, "
+            f"`ucofia index` adds to it, or name a new folder."
+        )
+
+
 class DamagedIndexError(UCoFiAError):
     """An index whose files do not hold what was written."""
 

@@ -18,7 +18,9 @@ def commands(page: Path) -> Iterator[str]:
     """Yield the lines of code blocks that begin with our command."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in text.splitlines():
-        if match := re.match(r"^(?:    |\$ )?(?:torchrun .* -m )?(ucofia [a-z].*)$", line):
+        if match := re.match(
+            r"^(?:    |\$ )?(?:torchrun .* -m |\.venv/bin/)?(ucofia [a-z].*)$", line
+        ):
             yield match[1].partition("  #")[0]
 
 

@@ -78,7 +78,7 @@ def test_the_surest_are_found_however_many_better_ones_are_not(
     snapshot = Snapshot(state, index.model, index._store)
     options = {"exact": True, "grouped": grouped, "filters": few}
     (everything,) = snapshot.search_many(["a red thing"], top=400, **options)
-    said = sorted({hit.confidence for hit in everything}, reverse=True)
+    said = sorted({hit.confidence or 0.0 for hit in everything}, reverse=True)
     assert len(said) > 20
     for least in (said[2], said[20], 0.5, 0.02, 1.0):
         expected = [hit.segment for hit in everything if (hit.confidence or 0) >= least]
@@ -162,6 +162,11 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
             errors.ForeignFolderError("notes"),
             "notes is not empty and not an index, so nothing was written there. "
             "Name a new folder: ucofia index FOLDER --index NEW_FOLDER",
+        ),
+        (
+            errors.IndexExistsError("x.index"),
+            "there is an index at x.index already, and it was left as it is. Open it, "
+            "`ucofia index` adds to it, or name a new folder.",
         ),
         (
             errors.DamagedIndexError("x.index", "a page is cut"),

@@ -54,8 +54,11 @@ def test_a_bank_that_was_solved_in_another_way_is_solved_again(
         older.add(videos)
         sharp = older.collection().biases["video"].copy()
     assert older.bank_texts() == TEXTS
-    unread = Index.open(tmp_path / "older", colour_model()).collection().biases
-    assert not any(bias.any() for bias in unread.values())
+    opened = Index.open(tmp_path / "older", colour_model())
+    assert not any(bias.any() for bias in opened.collection().biases.values())
+    hit = opened.search("a red")[0]
+    assert (hit.confidence, hit.is_match) == (None, None)  # unknown, not "no match"
+    assert opened.info()["balancing_is_due"]
     older.add(videos)
     now, expected = (at.collection().biases["video"] for at in (older, index))
     np.testing.assert_array_equal(now, expected)
@@ -146,7 +149,7 @@ def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) ->
     old = table.set_column(position, "generation", [["an older one"] * len(table)])
     index._store.put_small("bias", old)
     assert not index.collection().biases["video"].any()  # never of two generations
-    assert index.search("a red")[0].confidence == 0.0
+    assert index.search("a red")[0].confidence is None
     index.add(videos)
     np.testing.assert_allclose(index.collection().biases["video"], before, atol=1e-5)
     assert banks._current_ids(index._store, solved) == {s.id for s in index.collection().segments}

@@ -15,6 +15,7 @@ from forked import Nursery
 from ucofia.errors import (
     DamagedIndexError,
     ForeignFolderError,
+    IndexExistsError,
     IndexWriteError,
     ModelMismatchError,
     NewerFormatError,
@@ -206,8 +207,9 @@ def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
             Index.open(path)
     made = Index.create(path, model, bank=BANK)
     assert made.bank_texts() == Index.open(path, model).bank_texts() == BANK
-    with pytest.raises(ForeignFolderError):
-        Index.create(path, model)
+    for again in (path, path.as_uri()):
+        with pytest.raises(IndexExistsError, match="already, and it was left as it is"):
+            Index.create(again, model, bank=["another"])
     assert made.bank_texts() == BANK
 
 

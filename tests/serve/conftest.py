@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fakes import COLOURS, clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image
+from scenes import HERE
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
 
-HERE = "http://127.0.0.1:8642"
 BANK = [f"{a} {b}" for a, b in itertools.product([*COLOURS, "thing"], repeat=2)]
 
 

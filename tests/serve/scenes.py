@@ -22,6 +22,8 @@ from ucofia.presets import ZERO_SHOT
 from ucofia.types import PixelSpec, TextBatch
 from ucofia.video.write import write_mp4
 
+HERE = "http://127.0.0.1:8642"
+
 SIZE, GRID = 224, 7
 WIDTH, HEIGHT, RATE = 640, 360, 10
 MEANINGS = {

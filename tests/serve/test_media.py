@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HERE
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenes import HERE
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app

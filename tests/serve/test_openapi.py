@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from conftest import HERE
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
+from scenes import HERE
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import BaseSchema

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import HERE
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image
+from scenes import HERE
 
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index.index import Index

@@ -68,9 +68,10 @@ def index_command(
     Example: ucofia index ~/Videos
     """
     where = index_for(paths, index)
+    texts = None if bank is None else lines(bank)
     opened = _opened(where, model, segment, device)
-    if bank is not None:
-        opened.set_bank(lines(bank))
+    if texts is not None:
+        opened.set_bank(texts)
     last = None
     while True:
         with progress_bar(quiet=json) as progress:
@@ -180,16 +181,17 @@ def export(
 
 
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
-    from ucofia.errors import SettingError
+    from ucofia.errors import IndexExistsError, SettingError
     from ucofia.index.index import Index
     from ucofia.index.store import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
         talk(f"loading the model {name}")
-        made = Index.create(where, name, segment=cutting, device=device)
-        talk(f"made a new index in {where}")
-        return made
+        with suppress(IndexExistsError):  # another process may be quicker
+            made = Index.create(where, name, segment=cutting, device=device)
+            talk(f"made a new index in {where}")
+            return made
     opened = Index.open(where, device=device)
     if segment is not None and _segment(segment) != opened.settings.segment:
         rule = f"this index was made with {opened.settings.segment!r}; make another index"

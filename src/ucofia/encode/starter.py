@@ -34,7 +34,7 @@ STOP_WORDS = frozenset(
     "am it its his her their our my your this that these those he she they we you i him them "
     "there here some any each other another while who which what when where into onto over under "
     "up down out off through very then than so do does did has have had not no can will about "
-    "something someone [CLS] [SEP] [PAD] . , ! ? ' \" - : ;".split()
+    "something someone [cls] [sep] [pad] . , ! ? ' \" - : ;".split()
 )
 
 
@@ -83,8 +83,8 @@ class StarterBackbone(nn.Module):
         batch, cut = self.text.tokenize(texts, length=length, pad_to_length=pad_to_length)
         mask = torch.zeros_like(batch.mask)
         for row, text in enumerate(texts):
-            tokens = self.text.words_of(text.lower(), length=length)
-            says = [token.removeprefix("##") not in STOP_WORDS for token in tokens]
+            tokens = self.text.words_of(text, length=length)
+            says = [token.removeprefix("##").lower() not in STOP_WORDS for token in tokens]
             # "to be or not to be": better all its words than none
             mask[row, : len(says)] = torch.tensor(says if any(says) else [True] * len(says))
         return TextBatch(batch.ids, mask), cut

@@ -40,7 +40,7 @@ def hits_of(
     *,
     with_moments: bool,
     preview: Preview | None = None,
-    confidence: Callable[[int, float], tuple[float, bool]] | None = None,
+    confidence: Callable[[int, float], tuple[float, bool] | tuple[None, None]] | None = None,
     explainer: Callable[[int, float | None], Explanation] | None = None,
 ) -> list[Hit]:
     """Turn ranked rows into hits."""

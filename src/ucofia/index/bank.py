@@ -54,7 +54,7 @@ class Bank:
         """Whether the collection has changed so much that solving again is worth while."""
         # The first indexes did not count; the difference is the least that can have changed.
         changed = max(self.changed_segments, abs(segments - self.solved_segments))
-        return self.is_solved and changed > CHANGE * self.solved_segments
+        return bool(segments) and changed > CHANGE * self.solved_segments
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Hit:
 
     path: str
     score: float  # comparable within one query only
-    confidence: float | None  # comparable across queries; None without a bank
+    confidence: float | None  # comparable across queries; None without a bank, or before it
     is_match: bool | None
     levels: Mapping[str, float]  # scores with their biases; `score` is their weighted mean
     biases: Mapping[str, float]

@@ -209,11 +209,12 @@ class _Run:
             failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
         if self._failures:
-            failures.remember(self.store, self._failures.values())
-            # A file that was fine and is broken now must not answer with what it was.
+            # A file that was fine and is broken now must not answer with what it was. Before it is
+            # remembered: a run that is killed in between has it tried again.
             broken = [path for path in self._failures if path in self.known]
             if broken:
                 self.store.remove(broken)
+            failures.remember(self.store, self._failures.values())
             self._failures = {}
         self._committed_at = time.monotonic()
 

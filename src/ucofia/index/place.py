@@ -16,6 +16,7 @@ import pyarrow as pa
 from ucofia.errors import (
     DamagedIndexError,
     ForeignFolderError,
+    IndexExistsError,
     IndexWriteError,
     UnreachableIndexError,
 )
@@ -78,7 +79,7 @@ def making(path: str) -> Iterator[None]:
         os.makedirs(path, exist_ok=True)
     with turn(path):
         if not is_free(path):  # somebody was quicker
-            raise ForeignFolderError(path)
+            raise IndexExistsError(path)
         marker = Path(path, UNFINISHED)
         with writing(path):
             for name in os.listdir(path) if marker.exists() else ():

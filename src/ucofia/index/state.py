@@ -36,18 +36,18 @@ class State:
     preview: Preview | None
 
     @property
-    def confidence(self) -> Callable[[int, float], tuple[float, bool]] | None:
+    def confidence(self) -> Callable[[int, float], tuple[float, bool] | tuple[None, None]] | None:
         """What turns a row and its score into a confidence; None without a bank."""
         balance, calibration = self.balance, self.balance.calibration
         if calibration is None:
             return None
 
-        def confidence(row: int, total: float) -> tuple[float, bool]:
+        def confidence(row: int, total: float) -> tuple[float, bool] | tuple[None, None]:
             z = standardise(np.array(total), balance.null_mean[row], balance.null_deviation[row])
-            # A segment that nobody has balanced yet can be ranked, but not vouched for.
-            known = bool(np.isfinite(z))
-            sure = float(calibration.confidence(z)) if known else 0.0
-            return sure, known and bool(calibration.is_match(z))
+            # A segment that nobody has balanced yet can be ranked, but nothing is known of it.
+            if not np.isfinite(z):
+                return None, None
+            return float(calibration.confidence(z)), bool(calibration.is_match(z))
 
         return confidence
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from ucofia.errors import (
     DamagedIndexError,
     ForeignFolderError,
+    IndexExistsError,
     NoIndexError,
     UnreachableIndexError,
 )
@@ -55,6 +56,8 @@ class Store:
         is replaced.
         """
         where = place.where(path)
+        if exists(where):
+            raise IndexExistsError(where)
         with place.making(where), writing(where):
             mode = "overwrite" if place.is_remote(where) else "create"
             for name, table in (others or {}).items():

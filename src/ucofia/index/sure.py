@@ -39,7 +39,8 @@ def rank_sure(
 
         found = rank_videos(further, collection, top=wanted) if grouped else further(wanted)
         scores = found.scores.total.tolist()
-        sure = [confidence(r, s)[0] >= least for r, s in zip(found.rows, scores, strict=True)]
+        known = [confidence(r, s)[0] for r, s in zip(found.rows, scores, strict=True)]
+        sure = [value is not None and value >= least for value in known]
         return found, found[np.flatnonzero(sure)]
 
     wanted = top
