@@ -45,3 +45,13 @@ def test_two_processes_do_not_write_into_each_others_part(tmp_path: Path) -> Non
         assert part.name == f".x.{os.getpid()}.part" != other.stdout.strip()
         assert (part.read_text(), path.read_text()) == ("a", "b")
     assert path.read_text() == "a"
+
+
+def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
+    old, fresh, other = (tmp_path / n for n in (".x[1].7.part", ".x[1].8.part", ".y.7.part"))
+    for part in (old, fresh, other):
+        part.write_text("half")
+    for part in (old, other):
+        os.utime(part, (0, 0))
+    write_whole(tmp_path / "x[1]", "all")
+    assert sorted(tmp_path.iterdir()) == sorted([fresh, other, tmp_path / "x[1]"])

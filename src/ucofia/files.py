@@ -1,19 +1,27 @@
 """Files that appear whole or not at all, whoever else writes, stops or looks at the same time."""
 
+import glob
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PART = ".part"  # ends the name of what is being written
+LEFT_SECONDS = 24 * 3600  # nobody writes one file for so long: whoever began it was killed
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Lend a name in the same folder; what was written there takes its place at the end.
 
-    The name belongs to this process, so that two may write one file: the last one counts.
+    The name belongs to this process, so that two may write one file: the last one counts. What
+    killed processes left of it long ago is deleted.
     """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+                left.unlink()
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         yield part

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ucofia.files import write_whole
 from ucofia.index import search
 from ucofia.index.preview import Preview
 from ucofia.index.rows import Collection
@@ -48,9 +49,7 @@ def measure(asked: Sequence[Query], collection: Collection, preview: Preview | N
 def save(folder: Path, version: Sequence[int], recall: Recall) -> None:
     """Keep what was measured at a version; where nothing can be written, it is not kept."""
     try:
-        part = folder / f"{NAME}.part"
-        part.write_text(json.dumps({"version": list(version), **asdict(recall)}))
-        part.replace(folder / NAME)
+        write_whole(folder / NAME, json.dumps({"version": list(version), **asdict(recall)}))
     except OSError:
         return
 

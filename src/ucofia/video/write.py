@@ -3,7 +3,6 @@
 The only other file besides the decoder's that knows PyAV. It knows nothing of what it writes.
 """
 
-import os
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ucofia.errors import SettingError
+from ucofia.files import whole
 
 
 def write_mp4(
@@ -29,26 +29,21 @@ def write_mp4(
     `hold` repeats each frame, `enlarge` repeats each pixel: the codec halves the resolution of
     colours, which small drawings would not survive.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with av.open(str(part), "w", format="mp4") as container:
-            stream = None
-            for number, frame in enumerate(frames):
-                image = np.ascontiguousarray(
-                    frame.transpose(1, 2, 0).repeat(enlarge, 0).repeat(enlarge, 1)
-                )
-                if stream is None:
-                    stream = _stream(container, image.shape[1], image.shape[0], frames_per_second)
-                picture = av.VideoFrame.from_ndarray(image, format="rgb24")
-                for repeat in range(hold):
-                    picture.pts = number * hold + repeat
-                    container.mux(stream.encode(picture))
+    with whole(path) as part, av.open(str(part), "w", format="mp4") as container:
+        stream = None
+        for number, frame in enumerate(frames):
+            image = np.ascontiguousarray(
+                frame.transpose(1, 2, 0).repeat(enlarge, 0).repeat(enlarge, 1)
+            )
             if stream is None:
-                raise SettingError("frames", [], "a video needs at least one frame")
-            container.mux(stream.encode())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+                stream = _stream(container, image.shape[1], image.shape[0], frames_per_second)
+            picture = av.VideoFrame.from_ndarray(image, format="rgb24")
+            for repeat in range(hold):
+                picture.pts = number * hold + repeat
+                container.mux(stream.encode(picture))
+        if stream is None:
+            raise SettingError("frames", [], "a video needs at least one frame")
+        container.mux(stream.encode())
 
 
 def _stream(container: Any, width: int, height: int, rate: int) -> Any:
