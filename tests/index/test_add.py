@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,21 +13,10 @@ from fakes import clip, colour_model
 from ucofia.errors import SettingError, UnreadableVideoError
 from ucofia.index import encode, files, ingest
 from ucofia.index.index import Index
+from ucofia.index.rows import SegmentRow
+from ucofia.index.store import Store
 from ucofia.model import Model
 from ucofia.video.sample import Segment, segments
-
-
-@pytest.fixture
-def videos(tmp_path: Path) -> Path:
-    folder = tmp_path / "videos"
-    for colour in ("red", "green", "blue"):
-        clip(folder / f"{colour}.mp4", [colour])
-    return folder
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Index:
-    return Index.create(tmp_path / "index", colour_model())
 
 
 @pytest.fixture
@@ -253,3 +244,25 @@ def test_top_must_be_positive(index: Index) -> None:
 
 def test_an_empty_index_answers_with_nothing(index: Index) -> None:
     assert index.search("red") == []
+
+
+def test_files_that_need_no_look_are_committed_some_at_a_time(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(videos)
+    put, sizes = Store.put, []
+
+    def counted(store: Store, rows: Sequence[SegmentRow], **options: Any) -> None:
+        sizes.append(len(rows))
+        put(store, rows, **options)
+
+    monkeypatch.setattr(Store, "put", counted)
+    videos.rename(videos.with_name("holiday"))
+    assert index.add(videos.with_name("holiday")).moved == 3
+    assert sizes == [3]  # one commit, not one for each name
+    for path in videos.with_name("holiday").iterdir():
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(ingest, "COMMIT_ROWS", 2)
+    assert index.add(videos.with_name("holiday")).unchanged == 3
+    assert sizes == [3, 2, 1]
+    assert len(index) == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from fakes import clip, colour_model
+from fakes import clip
 
 from ucofia.errors import (
     BrokenVideoError,
@@ -21,19 +21,6 @@ from ucofia.index import files
 from ucofia.index.failures import KnownFailure, known_failures
 from ucofia.index.index import Index
 from ucofia.video.source import Limits
-
-
-@pytest.fixture
-def videos(tmp_path: Path) -> Path:
-    folder = tmp_path / "videos"
-    for colour in ("red", "green", "blue"):
-        clip(folder / f"{colour}.mp4", [colour])
-    return folder
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Index:
-    return Index.create(tmp_path / "index", colour_model())
 
 
 def test_a_bad_file_is_reported_once_tried_and_then_remembered(

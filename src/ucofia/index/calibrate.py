@@ -51,12 +51,12 @@ class Calibration:
         return np.asarray(1 / (1 + np.exp(-odds)))
 
     def z_of(self, confidence: float) -> float:
-        """The standardised score that gives a confidence; very low where all scores give more."""
+        """The standardised score that gives a confidence; minus infinity where all give more."""
         share = min(max(confidence, 1e-15), 1 - 1e-15)
         odds = np.log(share) - np.log1p(-share)
         p_value = np.exp((INTERCEPT - odds) / SLOPE)
         if p_value >= 1:
-            return self.location - 1000 * self.spread
+            return -np.inf
         return float(self.location - self.spread * np.log(-np.log1p(-p_value)))
 
     def is_match(self, z: Float[Array, "*n"] | float) -> Array:

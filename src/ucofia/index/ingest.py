@@ -257,7 +257,8 @@ class _Run:
         # Of several names that which is its own counts most, then one that is gone.
         names = self._paths_by_hash.get(identity.content_hash, [])
         for old in sorted(names, key=lambda name: (name != identity.path, os.path.lexists(name))):
-            rows = self.store.rows_of_file(old)
+            waiting = [row for row in self._rows if row.file.path == old]
+            rows = waiting or self.store.rows_of_file(old)
             # Since this run began, the old name may have been committed with another content.
             if rows and rows[0].file.content_hash == identity.content_hash:
                 break
@@ -274,7 +275,8 @@ class _Run:
             self.known.pop(old, None)
             names[names.index(old)] = identity.path
             self.report.moved += 1
-            self.commit()  # so that a third name of the same content finds the second
+        if len(self._rows) >= COMMIT_ROWS:
+            self.commit()
         return True
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:

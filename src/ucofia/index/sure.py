@@ -60,6 +60,8 @@ def rank_sure(
 def _all_sure(query: Query, state: State, rank: Rank, wanted: int, least: float) -> Array | None:
     """List all rows that may be sure, if they are fewer than `wanted`."""
     needed = state.balance.total_of(least)
+    if np.isneginf(needed).any():  # whatever is balanced is sure enough
+        return None
     known = np.flatnonzero(np.isfinite(needed))
     biases = {
         name: (state.collection.biases.get(name, 0.0) - needed).astype(np.float32)
