@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ucofia.benchmarks.cache_fill import compressed
-from ucofia.benchmarks.files import find_videos
+from ucofia.datasets.annotations import find_videos
+from ucofia.datasets.frame_cache_writer import compressed
 from ucofia.types import PixelSpec
+from ucofia.video.decode_pool import Decoded, Request, decode_many
 from ucofia.video.sample import Sampling
-from ucofia.video.sandbox import Decoded, Request, decode_many
 
 SPEC = PixelSpec(size=224, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 MOST_FRAMES = 300

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from ucofia import checkpoint
-from ucofia.encode import runtime
+from ucofia.encode import int8
 from ucofia.encode.starter import StarterBackbone
 from ucofia.model import Model
 from ucofia.types import TextBatch, VideoBatch
@@ -52,12 +52,12 @@ def report(name: str, theirs: float, ours: float) -> None:
 
 def plainly(work: Callable[[], object]) -> object:
     """Run as the library does: no bytes, nothing folded, no BERT of ours."""
-    kept = runtime.is_idle, runtime.runs_plain_bert
-    runtime.is_idle = runtime.runs_plain_bert = lambda tower: False
+    kept = int8.is_idle, int8.runs_plain_bert
+    int8.is_idle = int8.runs_plain_bert = lambda tower: False
     try:
         return work()
     finally:
-        runtime.is_idle, runtime.runs_plain_bert = kept
+        int8.is_idle, int8.runs_plain_bert = kept
 
 
 def speed(model: Model, repeats: int, batches: list[int]) -> None:
@@ -92,7 +92,7 @@ def start() -> None:
     loaded = time.process_time()
     assert isinstance(model.backbone, StarterBackbone)
     with torch.inference_mode():
-        runtime.vision_in_bytes(model.backbone.vision.vision_model)
+        int8.vision_in_bytes(model.backbone.vision.vision_model)
     print(f"loading takes {loaded - began:.2f} s, rounding the image tower to bytes", end=" ")
     print(f"{time.process_time() - loaded:.2f} s, once per process that encodes frames")
 
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 6, 12])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"products of bytes here: {runtime.has_bytes()}, {torch.backends.quantized.engine}")
+    print(f"products of bytes here: {int8.has_bytes()}, {torch.backends.quantized.engine}")
     start()
     model = checkpoint.load("starter")
     with torch.inference_mode():

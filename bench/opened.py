@@ -17,7 +17,7 @@ import clustered
 from serve import _row, ready_model
 
 from ucofia.index.index import Index
-from ucofia.index.store import Store
+from ucofia.index.storage.store import Store
 
 ROWS_AT_ONCE = 5000
 

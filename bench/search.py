@@ -26,19 +26,19 @@ import torch
 from opened import measure_opened
 from torch import nn
 
-from ucofia.index import preview as previews
-from ucofia.index import search
-from ucofia.index.bounds import PLAIN, Kernels
-from ucofia.index.preview import Preview
-from ucofia.index.rows import Collection, in_memory
-from ucofia.index.scoring import Query, queries
+from ucofia.index.search import search
+from ucofia.index.search import sketch as previews
+from ucofia.index.search.bounds import PLAIN, Kernels
+from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.search.scoring import Query, queries
+from ucofia.index.search.sketch import Preview
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
 from ucofia.types import TextFeatures, VideoFeatures
 
 BATCH = 16
 try:
-    from ucofia.index.compiled import KERNELS
+    from ucofia.index.search.bounds_compiled import KERNELS
 except ImportError:
     KERNELS = None  # type: ignore[assignment]
 

@@ -29,8 +29,8 @@ from PIL import Image
 from torch import nn
 
 from ucofia.index.index import Index
-from ucofia.index.rows import FileIdentity, SegmentRow
-from ucofia.index.store import Store
+from ucofia.index.search.collection import FileIdentity, SegmentRow
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
 from ucofia.types import TextBatch

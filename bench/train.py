@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import PRESETS
+from ucofia.train.activation_checkpointing import recompute_blocks
 from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
-from ucofia.train.recompute import recompute_blocks
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.types import TextBatch, VideoBatch
 

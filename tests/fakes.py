@@ -17,7 +17,7 @@ from ucofia.config import ModelConfig
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 from ucofia.types import PixelSpec, TextBatch
-from ucofia.video.write import write_mp4
+from ucofia.video.write_video import write_mp4
 
 COLOURS = {
     "red": (230, 20, 20),

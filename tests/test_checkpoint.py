@@ -16,8 +16,8 @@ from tests import tiny
 from ucofia import checkpoint, convert
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_names import to_towers
-from ucofia.encode.features import FeaturesBackbone
-from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.precomputed import FeaturesBackbone
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -242,7 +242,7 @@ def test_without_a_hub_the_error_says_what_to_bring(monkeypatch: pytest.MonkeyPa
     assert ".. " not in str(told.value)
 
 
-@pytest.mark.parametrize("name", ["notes.md", "runs/3/model", "folder/lost.pt", "~/x", "./x"])
+@pytest.mark.parametrize("name", ["notes.md", "scripts/3/model", "folder/lost.pt", "~/x", "./x"])
 def test_what_can_only_be_a_path_is_not_looked_for_on_a_hub(name: str) -> None:
     with pytest.raises(CheckpointError, match="there is no such file or folder"):
         checkpoint.load(name)

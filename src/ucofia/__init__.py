@@ -10,16 +10,16 @@ from ucofia.errors import UCoFiAError
 
 if TYPE_CHECKING:
     from ucofia.checkpoint import load
-    from ucofia.index.hits import Hit
     from ucofia.index.index import Index
     from ucofia.index.ingest import AddReport
+    from ucofia.index.results.hits import Hit
     from ucofia.model import Model
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AddReport": "ucofia.index.ingest",
-    "Hit": "ucofia.index.hits",
+    "Hit": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",
     "Model": "ucofia.model",
     "load": "ucofia.checkpoint",

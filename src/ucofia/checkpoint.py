@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ucofia import convert, starter
+from ucofia import convert, starter_parts
+from ucofia.atomic import whole, write_whole
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
-from ucofia.encode.blank import Undrawn
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vip import ClipVipBackbone
-from ucofia.encode.features import FeaturesBackbone
-from ucofia.encode.sentence import TOKENIZER, SentenceTower
+from ucofia.encode.precomputed import FeaturesBackbone
+from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
+from ucofia.encode.skip_init import Undrawn
 from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import (
     CheckpointError,
@@ -26,7 +27,6 @@ from ucofia.errors import (
     UnfinishedRunError,
     UnknownNameError,
 )
-from ucofia.files import whole, write_whole
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, ZERO_SHOT
 
@@ -64,7 +64,7 @@ def load(
     `config` puts other parts than the zero-shot ones on a bare backbone.
     """
     path = locate(name)
-    if is_name(name) and name != starter.NAME:
+    if is_name(name) and name != starter_parts.NAME:
         model = Model(_pretrained(str(name)), config or ZERO_SHOT)
     elif is_model_folder(path):
         if config is not None:
@@ -80,19 +80,19 @@ def load(
 
 def is_name(name: str | Path) -> bool:
     """Tell a name that this package knows from a folder, file or hub name."""
-    return name == starter.NAME or name in BACKBONES
+    return name == starter_parts.NAME or name in BACKBONES
 
 
 def locate(name: str | Path) -> Path:
     """Return the folder or file a name stands for; the starter is assembled on first use."""
-    if name != starter.NAME:
+    if name != starter_parts.NAME:
         return Path(name).expanduser()
-    folder = starter.folder()
+    folder = starter_parts.folder()
     if not is_model_folder(folder):
         bank = folder / "bank" / "texts.txt"
         bank.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(bank, "\n".join(starter.bank_texts()) + "\n")
-        save(Model(starter.assemble(), starter.CONFIG), folder)
+        write_whole(bank, "\n".join(starter_parts.bank_texts()) + "\n")
+        save(Model(starter_parts.assemble(), starter_parts.CONFIG), folder)
     return folder
 
 
@@ -154,7 +154,7 @@ def _pretrained(name: str) -> Backbone:
         raise CheckpointError(name, "there is no such file or folder")
     if "/" in name:
         return ClipBackbone.from_pretrained(name)
-    raise UnknownNameError("model", name, [*BACKBONES, starter.NAME])
+    raise UnknownNameError("model", name, [*BACKBONES, starter_parts.NAME])
 
 
 def _can_only_be_a_path(name: str) -> bool:

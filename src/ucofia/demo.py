@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ucofia.atomic import write_whole
 from ucofia.errors import DownloadError
-from ucofia.files import write_whole
 from ucofia.types import Progress
-from ucofia.video.write import write_mp4
+from ucofia.video.write_video import write_mp4
 
 # package with version, and the files of it that are shown
 PACKAGES = {

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
+from ucofia.batching import Rows
 from ucofia.errors import EmptyInputError, NotFiniteError
-from ucofia.rows import Rows
 
 # (what is being done, how much is done, how much there is or None); surfaces draw it.
 Progress = Callable[[str, int, int | None], None]

@@ -14,7 +14,7 @@ import torch
 from fakes import clip, colour_model
 
 from ucofia import checkpoint
-from ucofia.cli import main, show
+from ucofia.cli import console, main
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -147,7 +147,7 @@ def test_a_log_hears_now_and_then_that_work_goes_on(
 ) -> None:
     run("index", videos)
     assert "indexing" not in capsys.readouterr().err
-    monkeypatch.setattr(show, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
     run("index", videos)
     said = capsys.readouterr().err.splitlines()
     assert "indexing: 0 of 4" in said and "indexing: 4 of 4" in said

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import BertConfig
 
 from ucofia.encode import text_cache
-from ucofia.encode.features import FeaturesBackbone
-from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.precomputed import FeaturesBackbone
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import TextBatch

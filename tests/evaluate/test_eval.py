@@ -9,21 +9,21 @@ import pyarrow.parquet
 import pytest
 import torch
 
-import ucofia.cli.evaluate
+import ucofia.cli.eval
 from tests.train.tiny_training import tiny_benchmark, tiny_config, tiny_model
 from ucofia import checkpoint
-from ucofia.benchmarks.types import Benchmark, Split
 from ucofia.cli import main
+from ucofia.datasets.types import Benchmark, Split
 from ucofia.errors import SettingError, UnknownNameError
-from ucofia.evaluate import gallery, matrices, report
+from ucofia.evaluate import gallery, matrix_files, report
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate, level_subsets, needed_videos
-from ucofia.evaluate.retrieved import best_of_levels, first_hits, shares_by_count
-from ucofia.index.scoring import queries
-from ucofia.index.search import brute_force
+from ucofia.evaluate.hubness import best_of_levels, first_hits, shares_by_count
+from ucofia.index.search.scoring import queries
+from ucofia.index.search.search import brute_force
 from ucofia.model import Model
 from ucofia.similarity.normalise import solve
 
-assert ucofia.cli.evaluate  # its import adds the verb
+assert ucofia.cli.eval  # its import adds the verb
 
 BRIEF = Options(normalise=("none", "sinkhorn"), every_level=False)
 
@@ -70,8 +70,8 @@ def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -
 def test_matrices_that_lie_in_files_change_nothing(
     model: Model, found: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ucofia.scratch.IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(matrices, "BLOCK_ENTRIES", 7)
+    monkeypatch.setattr("ucofia.scratch_array.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(matrix_files, "BLOCK_ENTRIES", 7)
     mapped = evaluate(model, *tiny_benchmark(), options=BRIEF)
     assert isinstance(mapped.scores["video"], np.memmap)
     for direction in ("t2v", "v2t"):
@@ -221,10 +221,10 @@ def test_the_papers_figures_stand_beside_a_data_set_it_has(found: Evaluation) ->
 def test_the_command_prints_tables_and_writes_into_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ucofia.benchmarks import catalogue
+    from ucofia.datasets import registry
 
     monkeypatch.setattr(
-        catalogue, "open_data", lambda *_, **__: catalogue.OpenedData(*tiny_benchmark())
+        registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_benchmark())
     )
     checkpoint.save(tiny_model("clip-straight"), tmp_path)
     assert main(["eval", "shapes", "--model", str(tmp_path)]) == 0

@@ -11,10 +11,10 @@ import torch
 from fakes import clip, colour_model
 
 from ucofia.errors import SettingError, UnreadableVideoError
-from ucofia.index import encode, files, ingest
+from ucofia.index import discover, encode_segments, ingest
 from ucofia.index.index import Index
-from ucofia.index.rows import SegmentRow
-from ucofia.index.store import Store
+from ucofia.index.search.collection import SegmentRow
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.video.sample import Segment, segments
 
@@ -23,13 +23,13 @@ from ucofia.video.sample import Segment, segments
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many clips each pass of the model took."""
     seen: list[int] = []
-    original = encode.encode
+    original = encode_segments.encode
 
     def counted(model: Model, batch):  # type: ignore[no-untyped-def]
         seen.append(len(batch))
         return original(model, batch)
 
-    monkeypatch.setattr(encode, "encode", counted)
+    monkeypatch.setattr(encode_segments, "encode", counted)
     return seen
 
 
@@ -49,7 +49,7 @@ def test_unchanged_files_cost_neither_a_read_nor_a_pass(
 ) -> None:
     index.add(videos)
     passes.clear()
-    monkeypatch.setattr(files, "content_hash", lambda path: pytest.fail("read"))
+    monkeypatch.setattr(discover, "content_hash", lambda path: pytest.fail("read"))
     assert index.add(videos).unchanged == 3
     assert not passes
 
@@ -116,7 +116,7 @@ def test_names_that_rotate_never_carry_the_content_of_another(
     shown = {"white": "1", "red": "2", "blue": "3", "green": "4"}
     assert {text: Path(index.search(text)[0].path).stem for text in shown} == shown
     known = {segment.path: segment.content_hash for segment in index.collection().segments}
-    assert known == {path: files.content_hash(path) for path in known}
+    assert known == {path: discover.content_hash(path) for path in known}
 
 
 def test_a_touched_file_is_recognised_by_its_content(

@@ -9,16 +9,16 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 
 from ucofia import errors
-from ucofia.index import recall as recalls
-from ucofia.index import search
-from ucofia.index.answer import hits_of
-from ucofia.index.bank import Balance
-from ucofia.index.calibrate import Calibration
-from ucofia.index.hits import Filters
+from ucofia.index.calibration.bank import Balance
+from ucofia.index.calibration.confidence import Calibration
 from ucofia.index.index import Index
-from ucofia.index.ranking import Ranking
-from ucofia.index.recall import Recall
-from ucofia.index.rows import in_memory
+from ucofia.index.results.group import hits_of
+from ucofia.index.results.hits import Filters
+from ucofia.index.search import recall as recalls
+from ucofia.index.search import search
+from ucofia.index.search.collection import in_memory
+from ucofia.index.search.recall import Recall
+from ucofia.index.search.topk import Ranking
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.state import State
 

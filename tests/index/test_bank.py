@@ -8,7 +8,7 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
-from ucofia.index import bank as banks
+from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.similarity.normalise import extend, solve
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucofia.index import calibrate
-from ucofia.index.calibrate import MATCH, Calibration
+from ucofia.index.calibration import confidence as calibrate
+from ucofia.index.calibration.confidence import MATCH, Calibration
 
 Array = np.ndarray
 

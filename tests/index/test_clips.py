@@ -7,9 +7,9 @@ import pytest
 from fakes import COLOURS, clip
 
 from ucofia.errors import NotAVideoError, SettingError, VideoError
-from ucofia.index import export
-from ucofia.index.hits import Hit
-from ucofia.video import packets
+from ucofia.index.results import export
+from ucofia.index.results.hits import Hit
+from ucofia.video import demux
 from ucofia.video.decode import frames_at
 
 
@@ -51,7 +51,7 @@ def test_a_clip_of_many_pieces_is_the_clip_of_one(
 
 def test_this_process_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video = clip(tmp_path / "v.mp4", ["red"])
-    monkeypatch.setattr(packets, "opened", lambda *_: pytest.fail("decoded here"))
+    monkeypatch.setattr(demux, "opened", lambda *_: pytest.fail("decoded here"))
     assert export.cut(hit(video, 0.5), tmp_path, seconds=0.5).stat().st_size
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from ucofia.errors import NotInIndexError
 from ucofia.index.index import Index
 from ucofia.presets import CLIP_STRAIGHT, ZERO_SHOT
-from ucofia.video.write import write_mp4
+from ucofia.video.write_video import write_mp4
 
 
 @pytest.fixture

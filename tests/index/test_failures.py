@@ -17,10 +17,10 @@ from ucofia.errors import (
     VideoError,
     VideoLimitError,
 )
-from ucofia.index import files
+from ucofia.index import discover
 from ucofia.index.failures import KnownFailure, known_failures
 from ucofia.index.index import Index
-from ucofia.video.source import Limits
+from ucofia.video.limits import Limits
 
 
 def test_a_bad_file_is_reported_once_tried_and_then_remembered(
@@ -34,7 +34,7 @@ def test_a_bad_file_is_reported_once_tried_and_then_remembered(
     assert "not a video" in first.failed[0].reason
     assert "empty" in first.failed[1].reason
     (videos / "empty.gif").unlink()
-    monkeypatch.setattr(files, "content_hash", lambda path: pytest.fail("read"))
+    monkeypatch.setattr(discover, "content_hash", lambda path: pytest.fail("read"))
     second = index.add(videos)
     assert [f.is_known for f in second.failed] == [True]
 
@@ -67,7 +67,7 @@ def test_what_was_not_the_fault_of_the_bytes_is_tried_again(index: Index, videos
 def test_a_failure_holds_until_the_file_or_its_cause_may_have_changed(
     error: type[VideoError], holds: bool, holds_without_retry: bool
 ) -> None:
-    then = files.FoundFile("/v/a.mp4", 10, 20)
+    then = discover.FoundFile("/v/a.mp4", 10, 20)
     failure = KnownFailure.of(then, error(then.path, "so"))
     assert failure.still_holds(then, retry=True) == holds
     assert failure.still_holds(then, retry=False) == holds_without_retry
@@ -137,7 +137,7 @@ def test_a_file_that_broke_no_longer_answers(index: Index, videos: Path) -> None
 
 
 def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Path) -> None:
-    found = files.find([videos])
+    found = discover.find([videos])
     assert Path(next(found).path).name == "blue.mp4"
     (videos / "green.mp4").unlink()
     assert [Path(file.path).name for file in found] == ["red.mp4"]

@@ -41,7 +41,7 @@ def test_an_index_without_room_for_its_preview_goes_without(tmp_path: Path) -> N
 
 
 def preview(small: Path) -> None:
-    from ucofia.index import preview as previews
+    from ucofia.index.search import sketch as previews
 
     try:
         previews.save(_collection(3000), _none(), small / "preview")
@@ -53,14 +53,14 @@ def preview(small: Path) -> None:
 def bank(_: Path) -> None:
     from fakes import COLOURS, clip, colour_model
 
-    from ucofia import scratch
+    from ucofia import scratch_array
     from ucofia.errors import NoRoomError
     from ucofia.index.index import Index
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         for colour in COLOURS:
             clip(Path(folder) / "videos" / f"{colour}.mp4", [colour])
-        scratch.IN_MEMORY_BYTES = 0
+        scratch_array.IN_MEMORY_BYTES = 0
         texts = [f"red {number}" for number in range(60_000)]
         index = Index.create(Path(folder) / "index", colour_model(), bank=texts)
         try:
@@ -70,12 +70,12 @@ def bank(_: Path) -> None:
 
 
 def scores(_: Path) -> None:
-    from ucofia import scratch
+    from ucofia import scratch_array
     from ucofia.errors import NoRoomError
 
-    scratch.IN_MEMORY_BYTES = 0
+    scratch_array.IN_MEMORY_BYTES = 0
     try:
-        scratch.empty((1000, 1000), "float32")[:] = 1
+        scratch_array.empty((1000, 1000), "float32")[:] = 1
     except NoRoomError:
         _say("refused")
 
@@ -122,7 +122,7 @@ def _none():  # type: ignore[no-untyped-def]
 def _collection(rows: int):  # type: ignore[no-untyped-def]
     import torch
 
-    from ucofia.index.rows import in_memory
+    from ucofia.index.search.collection import in_memory
     from ucofia.types import VideoFeatures
 
     def unit(*shape: int) -> torch.Tensor:

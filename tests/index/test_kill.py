@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent.parent.parent / "runs" / "kill_index.py"
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "kill_index.py"
 
 
 def test_a_dozen_kills_do_no_harm() -> None:

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ucofia.config import ModelConfig
-from ucofia.index import bounds, search
-from ucofia.index import preview as previews
-from ucofia.index.preview import Preview
-from ucofia.index.rows import Collection, in_memory
-from ucofia.index.scoring import Query, queries, score, score_many
+from ucofia.index.search import bounds, search
+from ucofia.index.search import sketch as previews
+from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.search.scoring import Query, queries, score, score_many
+from ucofia.index.search.sketch import Preview
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP
 from ucofia.types import TextFeatures, VideoFeatures
 
 try:
-    from ucofia.index.compiled import KERNELS
+    from ucofia.index.search.bounds_compiled import KERNELS
 except ImportError:  # numba is optional
     KERNELS = bounds.PLAIN
 SMALL = replace(UCOFIA, frames=3, words=5, temporal_layers=0, selected_patches=2)

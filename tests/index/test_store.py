@@ -23,9 +23,9 @@ from ucofia.errors import (
     SettingError,
     UnreachableIndexError,
 )
-from ucofia.index.arrow import SETTINGS_KEY
 from ucofia.index.index import Index
-from ucofia.index.store import exists
+from ucofia.index.storage.schema import SETTINGS_KEY
+from ucofia.index.storage.store import exists
 from ucofia.presets import CLIP_STRAIGHT
 
 BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
@@ -198,7 +198,7 @@ def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
         raise Killed
 
     path, model = tmp_path / "index", colour_model()
-    for last_step in ("ucofia.index.store._write", "ucofia.index.arrow.schema"):
+    for last_step in ("ucofia.index.storage.store._write", "ucofia.index.storage.schema.schema"):
         with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
             patched.setattr(last_step, dies)
             Index.create(path, model, bank=BANK)

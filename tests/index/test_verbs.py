@@ -13,10 +13,11 @@ from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
 from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
-from ucofia.index import export, state
-from ucofia.index import preview as previews
-from ucofia.index.hits import Filters
+from ucofia.index import state
 from ucofia.index.index import Index
+from ucofia.index.results import export
+from ucofia.index.results.hits import Filters
+from ucofia.index.search import sketch as previews
 from ucofia.video.decode import probe
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 from ucofia.types import PixelSpec, TextBatch
-from ucofia.video.write import write_mp4
+from ucofia.video.write_video import write_mp4
 
 HERE = "http://127.0.0.1:8642"
 

@@ -7,8 +7,8 @@ from fakes import COLOURS, clip
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from ucofia.index.hits import Filters
 from ucofia.index.index import Index
+from ucofia.index.results.hits import Filters
 
 
 def names(answer: dict) -> list[str]:  # type: ignore[type-arg]

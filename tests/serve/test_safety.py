@@ -19,8 +19,8 @@ from ucofia.errors import BusyError, RefusedError
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.worker import Worker
-from ucofia.video.source import Limits
+from ucofia.serve.turns import Worker
+from ucofia.video.limits import Limits
 
 SEARCH = {"text": "red"}
 

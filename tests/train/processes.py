@@ -23,7 +23,7 @@ from test_loop import run
 from test_step import gradients, some_pairs
 from tiny_training import tiny_benchmark, tiny_model
 
-from ucofia.benchmarks.types import VideoItem
+from ucofia.datasets.types import VideoItem
 from ucofia.errors import NoFramesError, UCoFiAError
 from ucofia.train.distributed import World
 from ucofia.train.settings import TrainData

@@ -14,11 +14,11 @@ from tiny_training import tiny_model
 
 import ucofia
 from ucofia import checkpoint
-from ucofia.benchmarks.shapes import shapes
 from ucofia.cli import main
 from ucofia.cli.train import _stop_signals
 from ucofia.errors import SettingError
 from ucofia.presets import PRESETS
+from ucofia.research.shapes.dataset import shapes
 from ucofia.train.start import recipe, start_model, without_patches
 
 COMMAND = "train clip4clip-mean --benchmark shapes --backbone tiny --epochs 1 --batch 6".split()
@@ -27,7 +27,7 @@ COMMAND = "train clip4clip-mean --benchmark shapes --backbone tiny --epochs 1 --
 @pytest.fixture(autouse=True)
 def _few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     few = partial(shapes, train=3, val=1, test=2, frames=4)
-    monkeypatch.setattr("ucofia.benchmarks.catalogue.shapes", few)
+    monkeypatch.setattr("ucofia.research.shapes.dataset.shapes", few)
 
 
 def test_the_command_trains_reports_and_says_what_chose_the_model(

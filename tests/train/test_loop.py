@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_training import TRAIN, tiny_benchmark, tiny_model
 
 import ucofia
-from ucofia.benchmarks.types import VideoItem
+from ucofia.datasets.types import VideoItem
 from ucofia.errors import (
     LossNotFiniteError,
     NoFramesError,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ucofia.benchmarks.frames import ArrayFrames, array_frames
-from ucofia.benchmarks.types import Benchmark, Split, TextItem, VideoItem
 from ucofia.config import ModelConfig, TrainConfig
+from ucofia.datasets.frame_sources import ArrayFrames, array_frames
+from ucofia.datasets.types import Benchmark, Split, TextItem, VideoItem
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import PRESETS

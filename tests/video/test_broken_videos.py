@@ -19,7 +19,8 @@ from ucofia.errors import (
     UnreadableVideoError,
     VideoError,
 )
-from ucofia.video import packets, source, still
+from ucofia.video import demux as packets
+from ucofia.video import image_worker, limits
 from ucofia.video.decode import decode, frames_at, probe
 
 
@@ -97,7 +98,7 @@ def test_a_video_that_hides_its_size_is_not_simply_called_broken(tmp_path) -> No
 
 def test_a_picture_that_is_not_there_is_called_that(tmp_path) -> None:
     request = {"path": str(tmp_path / "nope.jpg"), "size": 8}
-    told, _ = still.answer(request, source.Limits(), lambda: None)
+    told, _ = image_worker.answer(request, limits.Limits(), lambda: None)
     assert told == {"error": "UnreadableVideoError", "reason": "there is no such file"}
 
 
@@ -235,5 +236,5 @@ def test_errors_say_what_happened_and_travel_between_processes() -> None:
 
 
 def test_unknown_kinds_of_files_have_a_name_too() -> None:
-    assert source._kind(stat.S_IFBLK) == "a device"
-    assert source._kind(0) == "something special"
+    assert limits._kind(stat.S_IFBLK) == "a device"
+    assert limits._kind(0) == "something special"

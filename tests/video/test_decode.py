@@ -9,8 +9,8 @@ import pytest
 from made_clips import on_screen, sequential, turn, write_clip
 
 from ucofia.errors import VideoLimitError
-from ucofia.video import decode, packets
-from ucofia.video.source import Limits
+from ucofia.video import decode, demux
+from ucofia.video.limits import Limits
 
 CLIPS = Path(
     os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"), "data", "clips"
@@ -193,13 +193,13 @@ def test_only_what_is_needed_is_decoded(tmp_path, monkeypatch) -> None:
     closed = {"x264-params": "keyint=12:min-keyint=12:scenecut=0"}
     path = write_clip(tmp_path / "a.mp4", frames=60, options=closed)
     fed = []
-    plain = packets._decoded
+    plain = demux._decoded
 
     def counted(packet, *flags):
         fed.append(packet.pts)
         return plain(packet, *flags)
 
-    monkeypatch.setattr(packets, "_decoded", counted)
+    monkeypatch.setattr(demux, "_decoded", counted)
     decode.frames_at(path, [1.2, 4.8])  # two keyframes
     assert len(fed) == 2
 

@@ -6,8 +6,8 @@ import pytest
 
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec
-from ucofia.video import sandbox
-from ucofia.video.sandbox import Request, decode_many
+from ucofia.video import decode_pool
+from ucofia.video.decode_pool import Request, decode_many
 
 REQUEST = Request(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
@@ -22,7 +22,7 @@ def test_threads_that_cannot_be_had_end_the_watcher_too(monkeypatch: pytest.Monk
     def refuse(workers: int) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(sandbox, "ThreadPoolExecutor", refuse)
+    monkeypatch.setattr(decode_pool, "ThreadPoolExecutor", refuse)
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="can't start"):
         list(decode_many([REQUEST]))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucofia.errors import SettingError
-from ucofia.video.plan import Timeline
 from ucofia.video.sample import (
     Sampling,
     authors_pick,
@@ -19,6 +18,7 @@ from ucofia.video.sample import (
     stretches,
     uniform,
 )
+from ucofia.video.seek_plan import Timeline
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
 GOLDEN = SHARED / "golden" / "frames.npz"

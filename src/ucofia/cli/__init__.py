@@ -17,7 +17,7 @@ from ucofia.cli import bench as bench
 from ucofia.cli import data as data
 from ucofia.cli import demo as demo
 from ucofia.cli import doctor as doctor
-from ucofia.cli import evaluate as evaluate
+from ucofia.cli import eval as eval
 from ucofia.cli import figure as figure
 from ucofia.cli import index as index
 from ucofia.cli import models as models

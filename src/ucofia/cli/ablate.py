@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ucofia.cli import show
+from ucofia.cli import console
 from ucofia.cli.app import app
 from ucofia.cli.options import JsonOption
 
@@ -28,19 +28,19 @@ def ablate(
 
     Start it again after any stop: finished rows are kept, an unfinished one goes on.
     """
-    from ucofia.ablate import table
-    from ucofia.ablate.job import Job
-    from ucofia.ablate.rows import chosen
+    from ucofia.research.ablate import table
+    from ucofia.research.ablate.job import Job
+    from ucofia.research.ablate.rows import chosen
 
     names = chosen([name for name in (only or "").split(",") if name])
-    with show.progress_bar(quiet=json) as progress:
+    with console.progress_bar(quiet=json) as progress:
         job = Job(out / "results", out / "work", progress=progress)
         if seeds:
             for name, seed, was_done in job.run(names, range(seeds)):
-                show.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
+                console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     found = table.read(job.results)
     if json:
-        print(show.as_json({name: list(runs) for name, runs in found.found.items()}))
+        print(console.as_json({name: list(runs) for name, runs in found.found.items()}))
         return 0
     text = table.page(found)
     out.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json, talk
 from ucofia.cli.options import DeviceOption, JsonOption
-from ucofia.cli.show import as_json, talk
 
 if TYPE_CHECKING:
     from ucofia.model import Model
-    from ucofia.video.sandbox import Clip
+    from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
 SEGMENTS = 1000  # that a query is scored against
@@ -59,15 +59,15 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from ucofia.index import encode
-    from ucofia.index.rows import in_memory
-    from ucofia.index.scoring import queries, score
+    from ucofia.index import encode_segments
+    from ucofia.index.search.collection import in_memory
+    from ucofia.index.search.scoring import queries, score
 
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         clip = Path(folder) / "clip.mp4"
         _write(clip)
         decode, clips = _decoded(clip, model, repeats)
-        batch = encode.batch_of(clips, frames=model.config.frames).to(model.device)
+        batch = encode_segments.batch_of(clips, frames=model.config.frames).to(model.device)
         see, video = _median(lambda: model.encode_video(batch), repeats)
         read, text = _median(lambda: model.encode_text(model.tokenize([TEXT])), 3 * repeats)
         (query,) = queries(model, text)
@@ -96,7 +96,7 @@ def _write(path: Path) -> None:
     """A clip that is neither still nor noise: what is drawn drifts."""
     import numpy as np
 
-    from ucofia.video.write import write_mp4
+    from ucofia.video.write_video import write_mp4
 
     row, column = np.mgrid[: PIXELS[0], : PIXELS[1]]
     frames = (
@@ -108,9 +108,9 @@ def _write(path: Path) -> None:
 
 def _decoded(path: Path, model: "Model", repeats: int) -> tuple[float, list["Clip"]]:
     """Decode a clip again and again, in one process, which takes its time to start."""
-    from ucofia.index.encode import pixel_spec
+    from ucofia.index.encode_segments import pixel_spec
+    from ucofia.video.decode_pool import Failed, Request, decode_many
     from ucofia.video.sample import Sampling
-    from ucofia.video.sandbox import Failed, Request, decode_many
 
     sampling = Sampling(frames=model.config.frames)
     request = Request(path=path, pixels=pixel_spec(model), sampling=sampling)

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json, progress_bar
 from ucofia.cli.options import DataOption, JsonOption
-from ucofia.cli.show import as_json, progress_bar
 from ucofia.errors import UnknownNameError
 
 data = typer.Typer(
@@ -29,12 +29,13 @@ Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 @data.command("list")
 def list_data(json: JsonOption = False) -> int:
     """Name the data sets that can be opened."""
-    from ucofia.benchmarks.catalogue import DATA_SETS
+    from ucofia.datasets.registry import data_sets
 
+    about = {name: data_set.about for name, data_set in data_sets().items()}
     if json:
-        print(as_json(dict(DATA_SETS)))
+        print(as_json(about))
     else:
-        for name, what in DATA_SETS.items():
+        for name, what in about.items():
             print(f"{name:12} {what}")
     return 0
 
@@ -48,8 +49,8 @@ def check(
     json: JsonOption = False,
 ) -> int:
     """List what is missing, unreadable or mismatched in a data set. Exit code 1: something is."""
-    from ucofia.benchmarks.catalogue import open_data
-    from ucofia.benchmarks.check import check as check_data
+    from ucofia.datasets.check import check as check_data
+    from ucofia.datasets.registry import open_data
 
     opened = open_data(name, data)
     with progress_bar() as progress:
@@ -90,9 +91,9 @@ def cache(
 
     Exit code 1: some failed.
     """
-    from ucofia.benchmarks.cache import CacheSettings
-    from ucofia.benchmarks.cache_fill import fill_cache
-    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.datasets.frame_cache import CacheSettings
+    from ucofia.datasets.frame_cache_writer import fill_cache
+    from ucofia.datasets.registry import open_data
 
     benchmark = open_data(name, data).benchmark
     parts = {part.name: part for part in benchmark.splits}
@@ -122,8 +123,8 @@ def shapes(
     test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,
 ) -> int:
     """Draw the benchmark `shapes` and write it as mp4 files; open them as data set `folder`."""
-    from ucofia.benchmarks.shapes import shapes as make
-    from ucofia.benchmarks.shapes_files import write_shapes
+    from ucofia.research.shapes.dataset import shapes as make
+    from ucofia.research.shapes.video_files import write_shapes
 
     made = make(seed, train=train, val=val, test=test)
     with progress_bar() as progress:

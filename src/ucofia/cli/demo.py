@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json, progress_bar, talk
 from ucofia.cli.options import JsonOption
-from ucofia.cli.show import as_json, progress_bar, talk
-from ucofia.clock import clock
+from ucofia.timecode import clock
 
 if TYPE_CHECKING:
-    from ucofia.index.hits import Hit
+    from ucofia.index.results.hits import Hit
 
 
 @app.command()
@@ -26,8 +26,8 @@ def demo(
     """
     from ucofia.demo import SEARCHES, fetch
     from ucofia.index.index import Index
-    from ucofia.index.sheet import contact_sheet
-    from ucofia.index.store import exists
+    from ucofia.index.results.contact_sheet import contact_sheet
+    from ucofia.index.storage.store import exists
 
     with progress_bar(quiet=json) as progress:
         clips = fetch(out / "clips", progress)

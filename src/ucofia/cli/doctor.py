@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json
 from ucofia.cli.options import JsonOption
-from ucofia.cli.show import as_json
 
 LOW_DISK_BYTES = 2 << 30
 
@@ -53,7 +53,7 @@ def _decoder() -> str:
     import numpy as np
 
     from ucofia.video.decode import frames_at
-    from ucofia.video.write import write_mp4
+    from ucofia.video.write_video import write_mp4
 
     frames = [np.full((3, 32, 32), shade, dtype=np.uint8) for shade in (20, 120, 220)]
     with tempfile.TemporaryDirectory() as folder:
@@ -66,8 +66,8 @@ def _decoder() -> str:
 
 
 def _store() -> str:
-    from ucofia.index.arrow import IndexSettings
-    from ucofia.index.store import Store
+    from ucofia.index.storage.schema import IndexSettings
+    from ucofia.index.storage.store import Store
 
     nothing = IndexSettings(
         model="", fingerprint="", width=8, frames=1, tokens_per_frame=0, segment="auto"
@@ -79,10 +79,10 @@ def _store() -> str:
 
 
 def _starter() -> str:
-    from ucofia import starter
+    from ucofia import starter_parts
 
-    for part in starter.PARTS:
-        starter.part_file(*part)
+    for part in starter_parts.PARTS:
+        starter_parts.part_file(*part)
     return "all parts installed, hashes right"
 
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ucofia.cli import show
+from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.evaluate import with_frames
+from ucofia.cli.eval import with_frames
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -20,7 +20,7 @@ from ucofia.cli.options import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ucofia.benchmarks.frames import FrameSource
+    from ucofia.datasets.frame_sources import FrameSource
     from ucofia.evaluate.benchmark import Evaluation
     from ucofia.model import Model
 
@@ -43,9 +43,9 @@ def figure(
 ) -> int:
     """Draw frame weights, how often videos are retrieved, or what each level retrieves."""
     from ucofia import checkpoint
-    from ucofia.benchmarks.catalogue import open_data
-    from ucofia.evaluate import figures
+    from ucofia.datasets.registry import open_data
     from ucofia.evaluate.benchmark import Options, evaluate
+    from ucofia.research import figures
 
     options = Options(
         split=split,
@@ -57,7 +57,7 @@ def figure(
     )
     opened = open_data(benchmark, data)
     loaded = checkpoint.load(model, device=device)
-    with show.progress_bar() as progress:
+    with console.progress_bar() as progress:
         known, frames, _ = with_frames(opened, loaded, data, cache, options, progress)
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)
@@ -67,7 +67,7 @@ def figure(
 
 
 def _drawn(name: Name, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":
-    from ucofia.evaluate import figures
+    from ucofia.research import figures
 
     if name == "retrieved":
         return figures.draw_retrieved(found)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json, index_for, index_here, lines, outcome, progress_bar, talk
 from ucofia.cli.options import DeviceOption, IndexOption, JsonOption, TopOption
-from ucofia.cli.show import as_json, index_for, index_here, lines, outcome, progress_bar, talk
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -166,8 +166,8 @@ def export(
 
     Examples: ucofia export index.csv; ucofia export ~/clips --text "a dog jumps"
     """
-    from ucofia.index.export import cut
     from ucofia.index.index import Index
+    from ucofia.index.results.export import cut
 
     opened = Index.open(index_here(index), device=device)
     if text is None:
@@ -183,7 +183,7 @@ def export(
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
     from ucofia.errors import IndexExistsError, SettingError
     from ucofia.index.index import Index
-    from ucofia.index.store import exists
+    from ucofia.index.storage.store import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json
 from ucofia.cli.options import JsonOption
-from ucofia.cli.show import as_json
 
 
 @app.command("models")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import as_json, talk
 from ucofia.cli.options import JsonOption
-from ucofia.cli.show import as_json, talk
 
 if TYPE_CHECKING:
-    from ucofia.evaluate.paper import Figure
-    from ucofia.evaluate.score import Direction, Line, Normalisation, Report
+    from ucofia.evaluate.matrix_report import Direction, Line, Normalisation, Report
+    from ucofia.evaluate.paper_tables import Figure
     from ucofia.metrics import Difference
 
 
@@ -73,10 +73,10 @@ def score(
 
     Example: ucofia score sims.npy --bank bank.npy --normalise all
     """
-    from ucofia.evaluate import paper
-    from ucofia.evaluate.matrices import load_levels, load_truth
-    from ucofia.evaluate.score import Settings
-    from ucofia.evaluate.score import score as run
+    from ucofia.evaluate import paper_tables
+    from ucofia.evaluate.matrix_files import load_levels, load_truth
+    from ucofia.evaluate.matrix_report import Settings
+    from ucofia.evaluate.matrix_report import score as run
 
     kinds, depths = _kinds(normalise or [Kind.NONE]), _depths(at)
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
@@ -89,7 +89,7 @@ def score(
             normalise=kinds, temperature=temperature, iterations=iterations, start=start, at=depths
         ),
     )
-    published = paper.figures(dataset=beside) if beside else None
+    published = paper_tables.figures(dataset=beside) if beside else None
     _print(report, published, sims, json=json)
     return 0
 
@@ -111,7 +111,7 @@ def _print(
 
 
 def _kinds(asked: Sequence[Kind]) -> "Sequence[Normalisation]":
-    from ucofia.evaluate.score import NORMALISATIONS
+    from ucofia.evaluate.matrix_report import NORMALISATIONS
 
     return [name for name in NORMALISATIONS if name in asked or Kind.ALL in asked]
 
@@ -128,7 +128,7 @@ def _depths(at: str) -> list[int]:
 
 
 def _text(report: "Report") -> str:
-    from ucofia.evaluate.score import DIRECTIONS
+    from ucofia.evaluate.matrix_report import DIRECTIONS
 
     head = f"{report.texts:,} texts x {report.videos:,} videos"
     if any(line.bank != "none" for line in report.lines):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import NO_MATCH, as_json, index_here, lines, outcome, talk
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -17,12 +18,11 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.cli.show import NO_MATCH, as_json, index_here, lines, outcome, talk
-from ucofia.clock import clock
+from ucofia.timecode import clock
 
 if TYPE_CHECKING:
-    from ucofia.index.hits import Filters, Hit
-    from ucofia.index.recall import Recall
+    from ucofia.index.results.hits import Filters, Hit
+    from ucofia.index.search.recall import Recall
 
 FIRST_DAY = datetime(1971, 1, 1)
 WHY_SUFFIXES = (".png", ".jpg", ".json")
@@ -177,7 +177,7 @@ def filters_of(
     since: datetime | None,
 ) -> "Filters":
     """Turn options into filters."""
-    from ucofia.index.hits import Filters
+    from ucofia.index.results.hits import Filters
 
     # No file is older than the clock that files are dated with.
     day = None if since is None or since < FIRST_DAY else since

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
+from ucofia.cli.console import index_here, talk
 from ucofia.cli.options import DeviceOption, IndexOption
-from ucofia.cli.show import index_here, talk
 from ucofia.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.frames import cache_folder, decode_once
+from ucofia.cli.console import as_json, progress_bar
+from ucofia.cli.frame_cache import cache_folder, decode_once
 from ucofia.cli.options import CacheOption, DataOption, DeviceOption, JsonOption, WorkersOption
-from ucofia.cli.show import as_json, progress_bar
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
     import torch
 
-    from ucofia.benchmarks.catalogue import OpenedData
     from ucofia.config import TrainConfig
+    from ucofia.datasets.registry import OpenedData
     from ucofia.model import Model
     from ucofia.train.distributed import World
     from ucofia.train.settings import Settings, TrainData
@@ -94,7 +94,7 @@ def train(
     Where not said otherwise, the preset decides. `torchrun ... -m ucofia train ...` uses many
     processes.
 
-    Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first
+    Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/scripts/first
     """
     from ucofia.train.settings import Settings
 
@@ -135,11 +135,11 @@ def _trained(
 def _run(
     job: Job, settings: "Settings", out: Path, world: "World", here: "torch.device"
 ) -> dict[str, Any]:
-    from ucofia.benchmarks.catalogue import open_data
+    from ucofia.datasets.registry import open_data
     from ucofia.presets import preset as named
     from ucofia.train import start
+    from ucofia.train.activation_checkpointing import recompute_blocks
     from ucofia.train.loop import train as run
-    from ucofia.train.recompute import recompute_blocks
 
     preset = named(job.preset)
     opened = open_data(job.benchmark or _benchmark_of(job.preset), job.data)
@@ -162,10 +162,10 @@ def _run(
 
 def _benchmark_of(preset: str) -> str:
     """Return the data set that a preset is named after, or `folder`."""
-    from ucofia.benchmarks.catalogue import DATA_SETS
+    from ucofia.datasets.registry import data_sets
 
     named = preset.removeprefix("ucofia-")
-    return named if named in DATA_SETS else "folder"
+    return named if named in data_sets() else "folder"
 
 
 def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig":
@@ -181,7 +181,7 @@ def _train_data(
     progress: "Progress | None",
 ) -> "TrainData":
     """Find the frames; videos are decoded once, to a cache, by the first process."""
-    from ucofia.benchmarks.cache import failures, open_cache
+    from ucofia.datasets.frame_cache import failures, open_cache
     from ucofia.train.settings import TrainData
 
     if opened.frames is not None:

@@ -16,7 +16,7 @@ from transformers import CLIPConfig, CLIPModel
 from transformers.utils.logging import disable_progress_bar
 
 from ucofia.encode import tokenizer
-from ucofia.encode.shift import shift_tokens
+from ucofia.encode.token_shift import shift_tokens
 from ucofia.errors import CheckpointMismatchError, HubError
 from ucofia.types import PixelSpec, TextBatch
 

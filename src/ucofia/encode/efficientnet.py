@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, relu6
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from ucofia.encode import runtime
+from ucofia.encode import int8
 
 # repeats, kernel, stride of the first, expansion, channels out (EfficientNet paper, table 1)
 _STAGES = (
@@ -89,8 +89,8 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "b 3 h x"]) -> Float[Tensor, "b 1000"]:
         """Classify pictures whose values lie between -1 and 1."""
-        if runtime.is_idle(self):
-            folded: Tensor = runtime.once(self, _Folded)(pictures)
+        if int8.is_idle(self):
+            folded: Tensor = int8.once(self, _Folded)(pictures)
             return folded
         x = self._blocks(relu6(self._bn0(self._conv_stem(pictures))))
         pooled = relu6(self._bn1(self._conv_head(x))).mean((2, 3))

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from ucofia.encode import runtime
+from ucofia.encode import int8
 from ucofia.encode.clip import MEAN, STD
 from ucofia.encode.efficientnet import CLASSES, EfficientNetLite0
-from ucofia.encode.sentence import TOKENIZER, SentenceTower
+from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -128,8 +128,8 @@ class StarterBackbone(nn.Module):
     def seen(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
         """Return CLIP's unit vectors of every token, the frame's first, before any map."""
         tower = self.vision.vision_model
-        if runtime.takes_bytes(tower):
-            hidden = runtime.vision_in_bytes(tower)(pixels)
+        if int8.takes_bytes(tower):
+            hidden = int8.vision_in_bytes(tower)(pixels)
         else:
             hidden = tower(pixel_values=pixels).last_hidden_state
         return normalize(self.vision.visual_projection(tower.post_layernorm(hidden)), dim=-1)

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ucofia.atomic import whole
 from ucofia.errors import SettingError
-from ucofia.files import whole
 from ucofia.types import Progress, TextBatch
 
 TEXTS_PER_FILE = 4096

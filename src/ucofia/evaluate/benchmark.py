@@ -17,8 +17,8 @@ from itertools import combinations
 
 import numpy as np
 
-from ucofia.benchmarks.frames import FrameSource
-from ucofia.benchmarks.types import Benchmark, Split, VideoItem
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Benchmark, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
     SearchCheck,
@@ -28,8 +28,15 @@ from ucofia.evaluate.gallery import (
     level_scores,
     level_weights,
 )
-from ucofia.evaluate.score import NORMALISATIONS, Direction, LevelScores, Line, Settings, score
-from ucofia.index.rows import Collection
+from ucofia.evaluate.matrix_report import (
+    NORMALISATIONS,
+    Direction,
+    LevelScores,
+    Line,
+    Settings,
+    score,
+)
+from ucofia.index.search.collection import Collection
 from ucofia.model import Model
 from ucofia.types import Progress
 

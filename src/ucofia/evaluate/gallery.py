@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ucofia import scratch
-from ucofia.benchmarks.batches import video_batches
-from ucofia.benchmarks.frames import FrameSource
-from ucofia.benchmarks.types import Split
+from ucofia import scratch_array
+from ucofia.datasets.dataloader import video_batches
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Split
 from ucofia.errors import SettingError, TextCutWarning
-from ucofia.index.rows import Collection, in_memory
-from ucofia.index.scoring import queries
-from ucofia.index.scoring import score as search_scores
+from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.search.scoring import queries
+from ucofia.index.search.scoring import score as search_scores
 from ucofia.model import Model
 from ucofia.types import Progress, VideoFeatures
 
@@ -78,7 +78,7 @@ def level_scores(
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level, in blocks."""
     shape = (len(texts), len(collection))
-    found = {level: scratch.empty(shape, np.float32) for level in model.levels()}
+    found = {level: scratch_array.empty(shape, np.float32) for level in model.levels()}
     done = 0
     for text in model.encode_texts(texts):
         with torch.inference_mode():

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from ucofia.evaluate import paper
+from ucofia.atomic import whole, write_whole
+from ucofia.evaluate import paper_tables
 from ucofia.evaluate.benchmark import Evaluation, Ranked
-from ucofia.evaluate.score import DIRECTIONS, Direction
-from ucofia.files import whole, write_whole
+from ucofia.evaluate.matrix_report import DIRECTIONS, Direction
 
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 RESULT, PAGE = "result.json", "result.md"
@@ -163,16 +163,16 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _published(benchmark: str) -> list[paper.Figure]:
+def _published(benchmark: str) -> list[paper_tables.Figure]:
     """The paper's own comparison on this data set: one row per method, the fullest table."""
     figures = [
         figure
-        for figure in paper.figures()
+        for figure in paper_tables.figures()
         if figure.dataset == benchmark
         and "levels" not in figure.setting
         and not figure.table.startswith(("text:", "computation"))
     ]
-    best: dict[tuple[str, str, str], paper.Figure] = {}
+    best: dict[tuple[str, str, str], paper_tables.Figure] = {}
     for figure in figures:
         key = (figure.direction, figure.method, figure.setting.get("backbone", "ViT-B/32"))
         if key not in best or len(figure.values) > len(best[key].values):

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from ucofia.errors import DecoderDiedError, UnreadableVideoError, VideoError, VideoLimitError
-from ucofia.index.files import FoundFile
-from ucofia.index.rows import FileIdentity
-from ucofia.index.store import Store
+from ucofia.index.discover import FoundFile
+from ucofia.index.search.collection import FileIdentity
+from ucofia.index.storage.store import Store
 
 _TABLE = "failed"
 _SCHEMA = pa.schema(

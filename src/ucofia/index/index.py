@@ -12,26 +12,27 @@ from typing import Any
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
-from ucofia.index import bank as banks
-from ucofia.index import export, ingest
-from ucofia.index.arrow import IndexSettings
-from ucofia.index.examples import TextHit
-from ucofia.index.explain import Explanation
-from ucofia.index.facts import facts
-from ucofia.index.files import is_below, place_of
-from ucofia.index.hits import Filters, Hit
+from ucofia.index import ingest
+from ucofia.index.calibration import bank as banks
+from ucofia.index.discover import is_below, place_of
+from ucofia.index.info import facts
 from ucofia.index.ingest import AddReport
-from ucofia.index.place import turn
-from ucofia.index.recall import Recall
-from ucofia.index.rows import Collection
-from ucofia.index.search import TOP
+from ucofia.index.results import export
+from ucofia.index.results.explain import Explanation
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.similar import TextHit
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.recall import Recall
+from ucofia.index.search.search import TOP
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.state import State, bring_preview_up_to_date, newest
-from ucofia.index.store import Store
+from ucofia.index.storage.location import turn
+from ucofia.index.storage.schema import IndexSettings
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress
+from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
-from ucofia.video.source import Limits
 
 
 class Index:

@@ -15,16 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError, VideoError
-from ucofia.index import encode, failures, files
+from ucofia.index import discover, failures
+from ucofia.index import encode_segments as encode
+from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
-from ucofia.index.files import FoundFile
-from ucofia.index.rows import FileIdentity, SegmentRow
-from ucofia.index.store import Store
+from ucofia.index.search.collection import FileIdentity, SegmentRow
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress
+from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
+from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling, segments
-from ucofia.video.sandbox import Clip, Decoded, Failed, Request, decode_many
-from ucofia.video.source import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def add(
     whose bytes are no video only when they have changed.
     """
     began = time.monotonic()
-    found = list(files.find(paths))
+    found = list(discover.find(paths))
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, retry=retry)
     try:
@@ -89,10 +90,10 @@ def add(
         run.encode()
     finally:
         run.commit()  # also after an interrupt: what is complete is worth keeping
-    places = [files.place_of(path) for path in paths]
+    places = [discover.place_of(path) for path in paths]
 
     def is_gone(path: str) -> bool:
-        return files.is_below(path, places) and not os.path.lexists(path)
+        return discover.is_below(path, places) and not os.path.lexists(path)
 
     failed = {failure.path for failure in run.report.failed}
     failures.forget(store, filter(is_gone, run.bad.keys() - failed))
@@ -239,7 +240,7 @@ class _Run:
             return None
         try:
             file.path.encode()
-            digest = files.content_hash(file.path)
+            digest = discover.content_hash(file.path)
         except VideoError as error:
             self._fail(file, error)
             return None

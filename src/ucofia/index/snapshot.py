@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 
 from ucofia.errors import NotInIndexError, SettingError
-from ucofia.index import bank as banks
-from ucofia.index import examples, search
-from ucofia.index import recall as recalls
-from ucofia.index.answer import hits_of, rank_videos
-from ucofia.index.examples import TextHit
-from ucofia.index.explain import Explanation, explain
-from ucofia.index.files import place_of
-from ucofia.index.hits import Filters, Hit
-from ucofia.index.ranking import Ranking
-from ucofia.index.recall import Recall
-from ucofia.index.rows import Array, Collection
-from ucofia.index.scoring import Query, queries
+from ucofia.index.calibration import bank as banks
+from ucofia.index.discover import place_of
+from ucofia.index.results import similar as examples
+from ucofia.index.results.explain import Explanation, explain
+from ucofia.index.results.group import hits_of, rank_videos
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.similar import TextHit
+from ucofia.index.search import recall as recalls
+from ucofia.index.search import search
+from ucofia.index.search.collection import Array, Collection
+from ucofia.index.search.min_confidence import rank_sure
+from ucofia.index.search.recall import Recall
+from ucofia.index.search.scoring import Query, queries
+from ucofia.index.search.topk import Ranking
 from ucofia.index.state import State, preview_folder
-from ucofia.index.store import Store
-from ucofia.index.sure import rank_sure
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ucofia.index import bank as banks
-from ucofia.index import place
-from ucofia.index import preview as previews
-from ucofia.index.bank import Balance
-from ucofia.index.calibrate import standardise
-from ucofia.index.preview import Preview
-from ucofia.index.rows import Array, Collection
-from ucofia.index.store import Store
+from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.bank import Balance
+from ucofia.index.calibration.confidence import standardise
+from ucofia.index.search import sketch as previews
+from ucofia.index.search.collection import Array, Collection
+from ucofia.index.search.sketch import Preview
+from ucofia.index.storage import location
+from ucofia.index.storage.store import Store
 from ucofia.model import Model
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def bring_preview_up_to_date(store: Store, model: Model | None) -> None:
     """
     collection = store.collection()
     folder = preview_folder(store)
-    if place.is_remote(store.path):
+    if location.is_remote(store.path):
         return
     previews.forget_unfinished(folder)
     worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from datetime import date, datetime
 
-from ucofia.index.examples import TextHit
-from ucofia.index.explain import Explanation
-from ucofia.index.hits import Filters, Hit
-from ucofia.index.rows import SegmentInfo
+from ucofia.index.results.explain import Explanation
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.similar import TextHit
+from ucofia.index.search.collection import SegmentInfo
 from ucofia.serve import schema
-from ucofia.serve.catalogue import Catalogue, video_id
 from ucofia.serve.engine import Course, Found
+from ucofia.serve.library import Catalogue, video_id
 from ucofia.serve.media import media_type
 
 # No file is older, and dates far away have no local time everywhere.

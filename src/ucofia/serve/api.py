@@ -16,15 +16,15 @@ from starlette.responses import Response
 
 from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
-from ucofia.index import encode
+from ucofia.index import encode_segments
 from ucofia.serve import answers, media, schema, uploads
-from ucofia.serve.catalogue import Catalogue
 from ucofia.serve.engine import Engine
 from ucofia.serve.jobs import Jobs
+from ucofia.serve.library import Catalogue
 from ucofia.serve.reader import Reader
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.worker import Worker
-from ucofia.video.sandbox import Clip
+from ucofia.serve.turns import Worker
+from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Api:
         kind = uploads.content_type(request)
         uploads.require_type(kind)
         model = self.engine.index.model
-        pixels, limits = encode.pixel_spec(model), self.settings.upload_limits
+        pixels, limits = encode_segments.pixel_spec(model), self.settings.upload_limits
         # Counted before the first byte: files that only wait would fill the disk.
         if self._uploads > DECODING_MAY_WAIT:
             raise BusyError(self._uploads, UPLOAD_RETRY_SECONDS)

@@ -14,8 +14,8 @@ from ucofia.index.index import Index
 from ucofia.serve import problems, routes
 from ucofia.serve.api import Api
 from ucofia.serve.engine import Engine
-from ucofia.serve.guard import Guard
 from ucofia.serve.jobs import Jobs
+from ucofia.serve.middleware import Guard
 from ucofia.serve.reader import Reader
 from ucofia.serve.settings import ServeSettings
 

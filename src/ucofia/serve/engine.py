@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from ucofia.errors import SettingError
-from ucofia.index import encode, examples
-from ucofia.index.examples import TextHit
-from ucofia.index.explain import Explanation
-from ucofia.index.hits import Filters, Hit
+from ucofia.index import encode_segments
 from ucofia.index.index import Index
+from ucofia.index.results import similar as examples
+from ucofia.index.results.explain import Explanation
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
-from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
-from ucofia.serve.worker import Worker
+from ucofia.serve.library import EMPTY, Catalogue, catalogue
+from ucofia.serve.turns import Worker
 from ucofia.types import VideoFeatures
-from ucofia.video.sandbox import Clip
+from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
 
@@ -182,7 +183,7 @@ class Engine:
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
         model = self.index.model
-        batch = encode.batch_of(clips, frames=model.config.frames)
+        batch = encode_segments.batch_of(clips, frames=model.config.frames)
         with torch.inference_mode():
             return model.encode_video(batch.to(model.device))
 

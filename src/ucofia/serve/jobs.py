@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ucofia.errors import RefusedError, UCoFiAError
-from ucofia.index.files import is_below, place_of
+from ucofia.index.discover import is_below, place_of
 from ucofia.index.index import Index
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ucofia.errors import RefusedError
-from ucofia.index.rows import SegmentInfo
+from ucofia.index.search.collection import SegmentInfo
 from ucofia.serve import problems
 
 CHUNK_BYTES = 256 << 10

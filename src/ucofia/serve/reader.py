@@ -9,9 +9,9 @@ from typing import Any
 
 from ucofia.errors import RefusedError
 from ucofia.index.index import Index
-from ucofia.index.place import is_being_written
-from ucofia.index.store import Store
-from ucofia.serve.worker import Worker
+from ucofia.index.storage.location import is_being_written
+from ucofia.index.storage.store import Store
+from ucofia.serve.turns import Worker
 
 PICTURES_KEPT = 512  # segments
 WAITING = 256

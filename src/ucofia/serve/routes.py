@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ucofia.errors import RefusedError
 from ucofia.serve import media, schema, uploads
 from ucofia.serve.api import Api
-from ucofia.serve.guard import COOKIE, cookie_of, is_token
+from ucofia.serve.middleware import COOKIE, cookie_of, is_token
 from ucofia.serve.problems import responses
 from ucofia.serve.settings import ServeSettings
 

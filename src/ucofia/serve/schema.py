@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from ucofia.index.search import TOP
+from ucofia.index.search.search import TOP
 
 
 def _without_controls(text: str) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ucofia.video.source import Limits
+from ucofia.video.limits import Limits
 
 # What one upload may cost its decoder: a query is a clip or a picture, not an archive.
 UPLOAD_LIMITS = Limits(

@@ -15,12 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
 from ucofia.types import PixelSpec
-from ucofia.video.process import WORKER
+from ucofia.video.decode_pool import Clip, Failed, decode_many
+from ucofia.video.decode_pool import Request as Decoding
+from ucofia.video.image_worker import STILL_WORKER
+from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
-from ucofia.video.sandbox import Clip, Failed, decode_many
-from ucofia.video.sandbox import Request as Decoding
-from ucofia.video.source import Limits
-from ucofia.video.still import STILL_WORKER
+from ucofia.video.worker_process import WORKER
 
 STILL = frozenset(f"image/{kind}" for kind in ("bmp", "jpeg", "png", "tiff", "webp"))
 TYPES = ("image/gif", *sorted(STILL), "application/octet-stream", "video/*")

@@ -21,8 +21,8 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ucofia.benchmarks.batches import PairBatch, epoch_plan, pair_batches
 from ucofia.config import TrainConfig, to_dict
+from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
@@ -31,9 +31,9 @@ from ucofia.errors import (
     UCoFiAError,
 )
 from ucofia.model import Model
+from ucofia.provenance import commit, versions
 from ucofia.train import optim
 from ucofia.train.distributed import World, share_weights
-from ucofia.train.provenance import commit, versions
 from ucofia.train.report import write_report
 from ucofia.train.run import RESULT, RunFolder
 from ucofia.train.settings import Settings, TrainData, described

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ucofia import checkpoint
+from ucofia.atomic import whole, write_whole
 from ucofia.errors import RunFolderError, RunMismatchError
-from ucofia.files import whole, write_whole
 from ucofia.model import Model
 
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ucofia.benchmarks.frames import FrameSource
-from ucofia.benchmarks.types import Benchmark
 from ucofia.config import TrainConfig, to_dict
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Benchmark
 from ucofia.model import Model
 from ucofia.train.step import Precision
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import torch
 
 from ucofia import checkpoint
-from ucofia.benchmarks.features import FeatureFrames
-from ucofia.benchmarks.frames import FrameSource
 from ucofia.config import ModelConfig, TrainConfig
+from ucofia.datasets.feature_files import FeatureFrames
+from ucofia.datasets.frame_sources import FrameSource
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
-from ucofia.encode.features import FeaturesBackbone
-from ucofia.encode.sentence import SentenceTower
+from ucofia.encode.precomputed import FeaturesBackbone
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.model import Model
 from ucofia.presets import Preset
-from ucofia.train import tiny
+from ucofia.train import tiny_towers
 
 TINY = "tiny"
 
@@ -34,7 +34,9 @@ def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, se
         if isinstance(frames, FeatureFrames):
             return Model(_feature_towers(backbone, frames), without_patches(preset.model))
         if backbone == TINY:
-            return Model(ClipBackbone.from_geometry(tiny.GEOMETRY), tiny.fit(preset.model))
+            return Model(
+                ClipBackbone.from_geometry(tiny_towers.GEOMETRY), tiny_towers.fit(preset.model)
+            )
         if checkpoint.is_model_folder(Path(backbone)):
             return _on_trained_towers(Path(backbone), preset.model)
         return checkpoint.load(backbone, config=preset.model)
@@ -60,8 +62,8 @@ def _on_trained_towers(folder: Path, config: ModelConfig) -> Model:
     trained = checkpoint.load(folder)
     towers: Backbone = trained.backbone
     towers.logit_scale = trained.logit_scale.item()
-    if isinstance(towers, ClipBackbone) and towers.width == tiny.WIDTH:
-        config = tiny.fit(config)
+    if isinstance(towers, ClipBackbone) and towers.width == tiny_towers.WIDTH:
+        config = tiny_towers.fit(config)
     return Model(towers, config)
 
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ucofia.benchmarks.batches import video_batches
-from ucofia.benchmarks.frames import FrameSource
-from ucofia.benchmarks.types import Split
+from ucofia.datasets.dataloader import video_batches
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Split
 from ucofia.errors import TextCutWarning
 from ucofia.metrics import Summary, summarise, text_to_video_ranks, video_to_text_ranks
 from ucofia.model import Model

@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoLimitError
-from ucofia.video import packets
-from ucofia.video.packets import MisledError
-from ucofia.video.plan import PacketIndex, Timeline, shown, timeline
-from ucofia.video.source import Limits, require_file
+from ucofia.video import demux
+from ucofia.video.demux import MisledError
+from ucofia.video.limits import Limits, require_file
+from ucofia.video.seek_plan import PacketIndex, Timeline, shown, timeline
 
 Picture = UInt8[np.ndarray, "*picture"]
 Choose = Callable[[Timeline], Sequence[int]]
@@ -78,7 +78,7 @@ def decode(
     """
     path = Path(path)
     require_file(path)
-    with packets.opened(path, limits) as stream:
+    with demux.opened(path, limits) as stream:
         reading = _Reading(path, stream, choose, keep, limits, alive)
         index, held = reading.index()
         try:
@@ -103,7 +103,7 @@ class _Reading:
     def index(self) -> tuple[PacketIndex, list[Any]]:
         """Read all packets without decoding; those of a file of ordinary size are kept."""
         rows, held, held_bytes, last_ticks = [], [], 0, 0
-        for packet in packets.demuxed(self.stream):
+        for packet in demux.demuxed(self.stream):
             self.alive()
             rows.append((packet.pts, packet.is_keyframe, packet.is_discard))
             held_bytes += packet.size
@@ -118,22 +118,22 @@ class _Reading:
 
     def by_index(self, index: PacketIndex, held: Sequence[Any]) -> DecodedFrames:
         """Decode only what is needed, trusting the index until it proves wrong."""
-        if not packets.is_trusted(index, self.stream):
+        if not demux.is_trusted(index, self.stream):
             raise MisledError
         ticks = shown(index)
         times = self._timeline(ticks, index.last_ticks)
         numbers = self._chosen(times)
         wanted = {ticks[number]: number for number in numbers}
         complete = held if len(held) == len(index.shown_at) else None
-        with packets.again(self.path, self.limits, complete) as source:
-            found = packets.planned(source, index, wanted.keys(), self.alive)
+        with demux.again(self.path, self.limits, complete) as source:
+            found = demux.planned(source, index, wanted.keys(), self.alive)
             pictures = {wanted[frame.pts]: self._picture(frame) for frame in found}
         return self._result(times, numbers, pictures, failures=0)
 
     def in_order(self, index: PacketIndex) -> DecodedFrames:
         """Decode everything twice: once for the moments, once for the pictures."""
         ticks, failures, last_ticks = [], 0, 0
-        for frame in packets.all_frames(self.path, self.limits, self.alive):
+        for frame in demux.all_frames(self.path, self.limits, self.alive):
             if frame is None:
                 failures += 1
                 continue
@@ -146,7 +146,7 @@ class _Reading:
             )
             raise BrokenVideoError(self.path, f"none of its frames can be decoded{why}")
         if None in index.shown_at or None in ticks:
-            step = 1 / (packets.rate(self.stream) * packets.tick_seconds(self.stream))
+            step = 1 / (demux.rate(self.stream) * demux.tick_seconds(self.stream))
             ticks, last_ticks = [round(i * step) for i in range(len(ticks))], round(step)
         # The order in which frames leave the decoder is the order in which they are shown. A
         # container that has their moments in another order has them wrongly dealt, not wrong.
@@ -156,7 +156,7 @@ class _Reading:
 
     def _pictures(self, numbers: Sequence[int]) -> dict[int, Picture]:
         wanted, last, pictures = set(numbers), max(numbers), {}
-        frames = packets.all_frames(self.path, self.limits, self.alive)
+        frames = demux.all_frames(self.path, self.limits, self.alive)
         for number, frame in enumerate(frame for frame in frames if frame is not None):
             if number in wanted:
                 pictures[number] = self._picture(frame)
@@ -167,9 +167,9 @@ class _Reading:
     def _timeline(self, ticks: Sequence[int], last_ticks: int) -> Timeline:
         times = timeline(
             ticks,
-            tick_seconds=float(packets.tick_seconds(self.stream)),
+            tick_seconds=float(demux.tick_seconds(self.stream)),
             last_ticks=last_ticks,
-            frames_per_second=float(packets.rate(self.stream)),
+            frames_per_second=float(demux.rate(self.stream)),
         )
         if times.duration_seconds > self.limits.duration_seconds:
             raise VideoLimitError(
@@ -196,8 +196,8 @@ class _Reading:
         return numbers
 
     def _picture(self, frame: Any) -> Picture:
-        packets.require_pixels(self.path, frame.width, frame.height, self.limits)
-        picture = packets.upright_rgb(frame)
+        demux.require_pixels(self.path, frame.width, frame.height, self.limits)
+        picture = demux.upright_rgb(frame)
         self.size = picture.shape[:2]
         return self.keep(picture)
 
@@ -208,7 +208,7 @@ class _Reading:
         pictures: Mapping[int, Picture],
         failures: int,
     ) -> DecodedFrames:
-        codec, container = packets.names(self.stream)
+        codec, container = demux.names(self.stream)
         height, width = self.size
         info = VideoInfo(
             duration_seconds=times.duration_seconds,
@@ -223,7 +223,7 @@ class _Reading:
             info=info,
             seconds=tuple(float(times.seconds[number]) for number in numbers),
             frames=tuple(pictures[number] for number in numbers),
-            warnings=tuple(_warnings(packets.stated_seconds(self.stream), times, failures)),
+            warnings=tuple(_warnings(demux.stated_seconds(self.stream), times, failures)),
         )
 
 

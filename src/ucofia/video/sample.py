@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ucofia.errors import SettingError
-from ucofia.video.plan import Timeline
+from ucofia.video.seek_plan import Timeline
 
 Rule = Literal["uniform", "authors"]
 Segment = Literal["auto", "whole"] | float

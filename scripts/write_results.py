@@ -1,0 +1,125 @@
+"""Write docs/results.md from the files in scripts/results; no figure in it is typed by hand.
+
+    python scripts/write_results.py [--out docs/results.md]
+
+Ablations come from `ucofia ablate shapes --out WORK`: copy WORK/results/*.json to
+scripts/results/ablate. Evaluations come from `ucofia eval ... --out DIR`: copy DIR/result.json to
+scripts/results/eval/NAME.json.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from ucofia.evaluate import report
+from ucofia.research.ablate import table
+from ucofia.research.ablate.rows import FULL
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "scripts" / "results"
+NEEDS_VIDEOS = ("msrvtt", "msvd", "activitynet", "didemo", "vatex")
+FIGURES = {
+    "frame-weights": "which frames count for a text, under a softmax and under ISA",
+    "retrieved": "how often a video is the first hit, before and after Sinkhorn-Knopp",
+    "levels": "what the coarse level, the fine level and all levels find",
+}
+
+
+def page() -> str:
+    """The whole document."""
+    found = table.read(RESULTS / "ablate")
+    parts = [
+        "# Results",
+        "Written by `scripts/write_results.py` from the files in `scripts/results`. Do not edit.",
+        "## Ablations on `shapes`",
+        *about(found),
+        table.page(found).strip(),
+        *pictures(),
+        *evaluations(),
+        "## Not run here",
+        not_run(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def about(found: table.Results) -> Iterator[str]:
+    """What the numbers were made from, and how far they can be trusted."""
+    runs = [run for results in found.found.values() for run in results]
+    if not runs:
+        yield "None was run."
+        return
+    recipe, train = runs[0]["recipe"], runs[0]["recipe"]["train"]
+    pictures, tower_epochs = recipe["pictures"], recipe["towers"]["train"]["epochs"]
+    commits = sorted({str(run["commit"])[:10] for run in runs})
+    yield (
+        f"`ucofia ablate shapes`: {len(runs)} trainings of {len(found.found)} models. "
+        f"Data: {runs[0]['notes'][0]}, {recipe['size']['train']} training groups and "
+        f"{recipe['size']['test']} test groups of hard distractors, "
+        f"{recipe['model']['frames']} frames (fingerprint `{found.data}`). Towers: tiny, trained "
+        f"for {tower_epochs} epochs on {pictures['train']:,} stills with captions, shared by all "
+        f"rows. Each model: {train['epochs']} epochs, batch {train['batch']}, rates "
+        f"{train['encoder_rate']:g} and {train['head_rate']:g}; its epoch was chosen on the "
+        f"validation split. Commits: {', '.join(commits)}."
+    )
+    yield caution(found)
+
+
+def caution(found: table.Results) -> str:
+    """How large a difference must be before it means anything."""
+    full = found.of(FULL)
+    if not full:
+        return "The full model was not run."
+    share = full[0]["test"]["t2v"]["none"]["R@1"] / 100
+    queries = full[0]["recipe"]["size"]["test"] * (1 + len(full[0]["kinds"]))
+    half = 196 * sqrt(share * (1 - share) / queries)
+    seeds = {name: len(runs) for name, runs in found.found.items()}
+    return (
+        f"The right-hand columns are the paper's, for MSR-VTT with CLIP's towers: other data and "
+        f"another model, so only the direction of a difference can be compared. The number after "
+        f"± is the deviation over seeds; rows with one seed have none. With {queries} queries the "
+        f"95 % interval of the full model's R@1 is ± {half:.1f} points in any single run. Seeds "
+        f"per model: {min(seeds.values())} to {max(seeds.values())}."
+    )
+
+
+def pictures() -> Iterator[str]:
+    """Figures that were drawn here."""
+    for name, about_it in FIGURES.items():
+        if (ROOT / "docs" / "img" / f"{name}.png").exists():
+            yield f"`ucofia figure {name}`: {about_it}.\n\n![{about_it}](img/{name}.png)"
+
+
+def evaluations() -> Iterator[str]:
+    """Pages of `ucofia eval`, one level deeper."""
+    for path in sorted((RESULTS / "eval").glob("*.json")):
+        result: dict[str, Any] = json.loads(path.read_text())
+        lines = report.page(result).strip().splitlines()
+        yield "\n".join(f"#{line}" if line.startswith("#") else line for line in lines)
+
+
+def not_run() -> str:
+    """What a reader may look for and will not find."""
+    lines = [
+        "The paper's own figures were not reproduced: they need CLIP's weights, the videos of the "
+        "data sets and a GPU, none of which was at hand. With them, the commands are:",
+        "",
+    ]
+    for name in NEEDS_VIDEOS:
+        lines.append(f"    ucofia train ucofia-{name} --benchmark {name} --data DATA --out RUN")
+        lines.append(f"    ucofia eval {name} --data DATA --model RUN")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results.md")
+    out = parser.parse_args().out
+    out.write_text(page(), encoding="utf-8")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()

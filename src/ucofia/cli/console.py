@@ -1,0 +1,140 @@
+"""How commands talk: progress on stderr, tables or JSON on stdout, and where an index is."""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
+
+if TYPE_CHECKING:
+    from ucofia.index.results.hits import Hit
+    from ucofia.types import Progress
+
+NO_MATCH = 3
+PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
+
+INDEX_VARIABLE = "UCOFIA_INDEX"
+INDEX_FOLDER = ".ucofia"
+
+
+def index_for(paths: list[Path], given: str | None) -> str:
+    """Return where the index of some folders is: as given, by the variable, or in the first."""
+    for path in paths:
+        if not path.expanduser().exists():  # before an index is made for a name that was mistyped
+            raise UnreadableVideoError(path, "there is no such file or folder")
+    named = given or os.environ.get(INDEX_VARIABLE)
+    if named:
+        return named
+    first = paths[0].expanduser().absolute()
+    return str((first if first.is_dir() else first.parent) / INDEX_FOLDER)
+
+
+def index_here(given: str | None) -> str:
+    """Find the index to search: as given, as the variable says, or upwards from here."""
+    named = given or os.environ.get(INDEX_VARIABLE)
+    if named:
+        return named
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / INDEX_FOLDER).is_dir():
+            return str(folder / INDEX_FOLDER)
+    raise NoIndexError(here / INDEX_FOLDER)
+
+
+def talk(text: str) -> None:
+    """Print something for the person, not to the program behind a pipe."""
+    print(text, file=sys.stderr)
+
+
+def as_json(value: Any) -> str:
+    """Write dataclasses, and what they hold, as JSON."""
+    return json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
+    """Draw a bar per stage, with rate and time left; a line now and then without a terminal."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield _plain_progress()
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+        tasks: dict[str, bars.TaskID] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
+            if stage not in tasks:
+                tasks[stage] = drawn.add_task(what, total=total, rate="")
+            speed = drawn.tasks[tasks[stage]].speed
+            rate = f"{speed:.1f}/s" if speed else ""
+            drawn.update(tasks[stage], description=what, completed=done, total=total, rate=rate)
+
+        yield report
+
+
+def _plain_progress() -> "Progress":
+    """Tell a log, now and then, that work goes on."""
+    said = time.monotonic()
+
+    def report(what: str, done: int, total: int | None) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PLAIN_SECONDS:
+            said = time.monotonic()
+            print(f"{what}: {done}" + (f" of {total}" if total else ""), file=sys.stderr)
+
+    return report
+
+
+def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
+    """Return the exit code of a search, and say so when nothing matches."""
+    if any(hit.is_match is not False for hit in hits):
+        return 0
+    talk("this index is empty" if is_empty else "nothing in this index matches")
+    return NO_MATCH
+
+
+def lines(path: Path) -> list[str]:
+    """Read a file of texts, one per line; at least one."""
+    try:
+        found = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        rule = f"it cannot be read as a text file ({error})"
+        raise SettingError("file of texts", str(path), rule) from error
+    texts = [line for line in found if line]
+    if not texts:
+        raise SettingError("file of texts", str(path), "there is no text in it")
+    return texts
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if not callable(getattr(value, field.name))
+        }
+    if isinstance(value, (Path, os.PathLike)):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "items"):
+        return dict(value)
+    raise TypeError(f"{type(value)} cannot be written as JSON")

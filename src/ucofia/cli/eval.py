@@ -1,0 +1,123 @@
+"""`ucofia eval`: a model on a benchmark, with everything one must know to believe the figures."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ucofia.cli import console
+from ucofia.cli.app import app
+from ucofia.cli.frame_cache import cache_folder, decode_once
+from ucofia.cli.options import (
+    BankLimitOption,
+    CacheOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    SplitOption,
+    WorkersOption,
+)
+
+if TYPE_CHECKING:
+    from ucofia.datasets.frame_sources import FrameSource
+    from ucofia.datasets.registry import OpenedData
+    from ucofia.datasets.types import Benchmark
+    from ucofia.evaluate.benchmark import Evaluation, Options
+    from ucofia.model import Model
+    from ucofia.types import Progress
+
+BankOption = Annotated[
+    Literal["train", "val", "test", "none"],
+    typer.Option(help="Split whose texts and videos normalise."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for the result. Default: in the run folder.")
+]
+BatchOption = Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)]
+
+
+@app.command(name="eval")
+def evaluate(
+    benchmark: Annotated[str, typer.Argument(help="What to test on: see `ucofia data list`.")],
+    model: ModelOption,
+    data: DataOption = None,
+    split: SplitOption = "test",
+    bank: BankOption = "train",
+    bank_limit: BankLimitOption = None,
+    out: OutOption = None,
+    cache: CacheOption = None,
+    batch: BatchOption = 32,
+    workers: WorkersOption = 0,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> int:
+    """Rank a split both ways, with every normalisation and every level, beside the paper.
+
+    Example: ucofia eval msrvtt --data ~/msrvtt --model ~/scripts/first
+    """
+    from ucofia import checkpoint
+    from ucofia.datasets.registry import open_data
+    from ucofia.evaluate import benchmark as evaluation
+
+    options = evaluation.Options(
+        split=split,
+        bank=None if bank == "none" else bank,
+        bank_limit=bank_limit,
+        batch=batch,
+        workers=workers,
+    )
+    opened = open_data(benchmark, data)
+    loaded = checkpoint.load(model, device=device)
+    with console.progress_bar(quiet=json) as progress:
+        known, frames, options = with_frames(opened, loaded, data, cache, options, progress)
+        found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
+    if out is None and Path(model).is_dir():
+        out = Path(model) / f"eval-{benchmark}-{split}"
+    _report(found, model, loaded, out, json=json)
+    return 0
+
+
+def _report(
+    found: "Evaluation", name: str, model: "Model", out: Path | None, *, json: bool
+) -> None:
+    """Write the result, with everything one must know to believe it, and print it."""
+    from ucofia.evaluate import report
+    from ucofia.provenance import commit, versions
+    from ucofia.research import figures
+
+    rule = report.checkpoint_rule(name)
+    named = {"name": name, "fingerprint": model.fingerprint(), "chosen_by": rule}
+    about = {"versions": versions(), "commit": commit()}
+    result = report.document(found, model=named, about=about)
+    if out is not None:
+        report.write(found, result, out)
+        figures.save(figures.draw_retrieved(found), out / "retrieved")
+        console.talk(f"written to {out}")
+    print(console.as_json(result) if json else report.page(result))
+
+
+def with_frames(
+    opened: "OpenedData",
+    model: "Model",
+    data: Path | None,
+    cache: Path | None,
+    options: "Options",
+    progress: "Progress | None",
+) -> "tuple[Benchmark, FrameSource, Options]":
+    """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
+    from ucofia.datasets.frame_cache import open_cache
+    from ucofia.datasets.splits import keep_videos
+    from ucofia.evaluate.benchmark import needed_videos
+
+    if opened.frames is not None:
+        return opened.benchmark, opened.frames, options
+    folder, benchmark = cache_folder(data, cache), opened.benchmark
+    videos = needed_videos(benchmark, options)
+    decode_once(videos, folder, model, workers=options.workers, progress=progress)
+    cached = open_cache(folder)
+    # The bank keeps its texts when its videos are missing; the tested split loses both.
+    others = (split for split in benchmark.splits if split.name != options.split)
+    kept = {video.id for other in others for video in other.videos} | set(cached.videos)
+    return keep_videos(benchmark, kept), cached, replace(options, available=set(cached.videos))

@@ -1,0 +1,38 @@
+"""Frames for a command that trains or tests: decoded once, into a cache beside the data."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ucofia.errors import SettingError
+
+if TYPE_CHECKING:
+    from ucofia.datasets.types import VideoItem
+    from ucofia.model import Model
+    from ucofia.types import Progress
+
+
+def cache_folder(data: Path | None, cache: Path | None) -> Path:
+    """Return where the frames of a data set are kept."""
+    assert data is not None  # only `shapes` does without a folder, and it has frames
+    return cache or data / ".ucofia-cache"
+
+
+def decode_once(
+    videos: "Sequence[VideoItem]",
+    folder: Path,
+    model: "Model",
+    *,
+    workers: int,
+    progress: "Progress | None",
+) -> None:
+    """Decode the videos that a cache lacks, as the model wants them."""
+    from ucofia.datasets.frame_cache import CacheSettings
+    from ucofia.datasets.frame_cache_writer import fill_cache
+
+    if model.pixels is None:
+        raise SettingError("model", "features", "videos need towers that look at pixels")
+    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
+    workers = workers or os.cpu_count() or 1
+    fill_cache(videos, folder, settings, workers=workers, progress=progress)

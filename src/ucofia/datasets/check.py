@@ -1,0 +1,164 @@
+"""Look at a data set before anything is trained on it: what is missing, unreadable, mismatched.
+
+Every file is opened by the same sandboxed decoder that training will use, and a frame of each is
+decoded; a file that is broken only in its middle shows when the data set is cached. Nothing is
+changed on disk.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Benchmark, Split, VideoItem
+from ucofia.errors import NoFramesError
+from ucofia.types import PixelSpec, Progress
+from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
+from ucofia.video.limits import Limits
+from ucofia.video.sample import Sampling
+
+# A copy of another length than the annotators' is another cut: their seconds do not fit it.
+_TOLERANCE_SECONDS = 2.0
+_TOLERANCE_SHARE = 0.05
+_LOOK = PixelSpec(size=16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with one video or text."""
+
+    split: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found."""
+
+    name: str
+    videos: dict[str, int]
+    texts: dict[str, int]
+    opened: int  # files that the decoder looked into
+    missing: tuple[Problem, ...]
+    unreadable: tuple[Problem, ...]
+    mismatched: tuple[Problem, ...]
+    damaged: tuple[Problem, ...]  # usable, but not whole
+    notes: tuple[str, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether training could begin; damaged files and notes do not forbid it."""
+        return not (self.missing or self.unreadable or self.mismatched)
+
+
+def check(
+    benchmark: Benchmark,
+    frames: FrameSource | None = None,
+    *,
+    decode: bool = True,
+    workers: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Check texts, files and, unless `decode` is off, what is in the files."""
+    items = [(split.name, video) for split in benchmark.splits for video in split.videos]
+    missing = tuple(
+        Problem(split, video.id, f"there is no file {video.path}")
+        for split, video in items
+        if video.path is not None and not os.path.exists(video.path)
+    )
+    gone = {problem.id for problem in missing}
+    present = [(s, v) for s, v in items if v.path is not None and v.id not in gone]
+    unreadable: list[Problem] = []
+    damaged: list[Problem] = []
+    mismatched = [*_between_splits(benchmark), *(p for s in benchmark.splits for p in _texts(s))]
+    opened = 0
+    if decode:
+        for opened, (split, video, result) in enumerate(_looked_into(present, workers, limits), 1):
+            if isinstance(result, Failed):
+                unreadable.append(Problem(split, video.id, result.error.reason))
+            else:
+                damaged += [Problem(split, video.id, text) for text in result.warnings]
+                mismatched += _lengths(split, video, result)
+            if progress is not None:
+                progress("opening videos", opened, len(present))
+        unreadable += _arrays([(s, v) for s, v in items if v.path is None], frames)
+    return CheckReport(
+        name=benchmark.name,
+        videos={split.name: len(split.videos) for split in benchmark.splits},
+        texts={split.name: len(split.texts) for split in benchmark.splits},
+        opened=opened,
+        missing=missing,
+        unreadable=tuple(unreadable),
+        mismatched=tuple(mismatched),
+        damaged=tuple(damaged),
+        notes=benchmark.notes,
+    )
+
+
+def _looked_into(
+    items: Sequence[tuple[str, VideoItem]], workers: int, limits: Limits
+) -> Iterator[tuple[str, VideoItem, Decoded | Failed]]:
+    requests = [
+        Request(path=video.path, pixels=_LOOK, sampling=Sampling(frames=1))
+        for _, video in items
+        if video.path is not None
+    ]
+    results = decode_many(requests, workers=workers, limits=limits)
+    for (split, video), result in zip(items, results, strict=True):
+        yield split, video, result
+
+
+def _lengths(split: str, video: VideoItem, result: Decoded) -> Iterator[Problem]:
+    seconds = result.info.duration_seconds
+    if video.start_second >= seconds:
+        reason = f"its stretch starts at {video.start_second:g} s, the file lasts {seconds:.1f} s"
+        yield Problem(split, video.id, reason)
+    annotated = video.annotated_seconds
+    if annotated is not None:
+        allowed = max(_TOLERANCE_SECONDS, _TOLERANCE_SHARE * annotated)
+        if abs(seconds - annotated) > allowed:
+            reason = f"the file lasts {seconds:.1f} s, the annotators' copy {annotated:.1f} s"
+            yield Problem(split, video.id, reason)
+
+
+def _between_splits(benchmark: Benchmark) -> Iterator[Problem]:
+    """Find videos that are trained and tested on."""
+    home: dict[str, str] = {}
+    for split in benchmark.splits:
+        for video in split.videos:
+            if video.id in home:
+                yield Problem(split.name, video.id, f"it is in {home[video.id]} as well")
+            home.setdefault(video.id, split.name)
+
+
+def _texts(split: Split) -> Iterator[Problem]:
+    counts = Counter(split.truth)
+    for row, video in enumerate(split.videos):
+        if not counts[row]:
+            yield Problem(split.name, video.id, "it has no text")
+    for text in split.texts:
+        if not text.text.strip():
+            yield Problem(split.name, split.videos[text.video].id, "one of its texts is empty")
+
+
+def _arrays(
+    items: Sequence[tuple[str, VideoItem]], frames: FrameSource | None
+) -> Iterator[Problem]:
+    for split, video in items:
+        if frames is None:
+            yield Problem(split, video.id, "it has neither a file nor an array")
+            continue
+        try:
+            found = frames(video)
+        except NoFramesError as error:
+            yield Problem(split, video.id, str(error))
+            continue
+        if not np.isfinite(found).all():
+            yield Problem(split, video.id, "its features are NaN or infinite")
+        elif found.dtype.kind == "f" and not found.any():
+            yield Problem(split, video.id, "its features are all zero")

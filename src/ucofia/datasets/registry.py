@@ -1,0 +1,89 @@
+"""Open any data set by its name: texts, videos, and where frames come from without decoding.
+
+Data sets of other packages appear here by themselves: an entry point of the group
+`ucofia.datasets` names a `DataSet`. Our own synthetic `shapes` comes in by the same door.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from ucofia.datasets import activitynet, didemo, feature_files, folder, lsmdc, msrvtt, msvd, vatex
+from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.types import Benchmark
+from ucofia.errors import SettingError, UnknownNameError
+
+ENTRY_POINTS = "ucofia.datasets"
+
+
+@dataclass(frozen=True)
+class OpenedData:
+    """A data set ready for use. Without `frames` its videos must be decoded, once, to a cache."""
+
+    benchmark: Benchmark
+    frames: FrameSource | None = None
+    train_groups: tuple[int, ...] | None = None  # training texts that should meet in a batch
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that can be opened by name: what it is, and how its folder is read."""
+
+    about: str
+    open: Callable[[Path | None], OpenedData]
+
+
+def _of_videos(about: str, load: Callable[[Path], Benchmark]) -> DataSet:
+    return DataSet(about, lambda data: OpenedData(load(_required(data))))
+
+
+def _of_features(data: Path | None) -> OpenedData:
+    benchmark, frames = feature_files.load(_required(data))
+    return OpenedData(benchmark, frames)
+
+
+def _required(data: Path | None) -> Path:
+    if data is None or not data.is_dir():
+        raise SettingError("data", None if data is None else str(data), "it must be a folder")
+    return data
+
+
+BUILT_IN: Mapping[str, DataSet] = {
+    "msrvtt": _of_videos(
+        "MSR-VTT, 9k training videos, 1kA test pairs", partial(msrvtt.load, part="9k")
+    ),
+    "msrvtt-7k": _of_videos(
+        "MSR-VTT, 7k training videos, 1kA test pairs", partial(msrvtt.load, part="7k")
+    ),
+    "msrvtt-full": _of_videos(
+        "MSR-VTT, the organisers' split, every caption a query", partial(msrvtt.load, part="full")
+    ),
+    "msvd": _of_videos("MSVD, every caption a query", msvd.load),
+    "activitynet": _of_videos(
+        "ActivityNet Captions, paragraphs, tested on val_1", activitynet.load
+    ),
+    "didemo": _of_videos("DiDeMo, paragraphs", didemo.load),
+    "vatex": _of_videos("VATEX, HGR's split, every caption a query", vatex.load),
+    "lsmdc": _of_videos("LSMDC 2016, 1,000 test pairs", lsmdc.load),
+    "folder": _of_videos("your own videos with captions.csv or captions.jsonl", folder.load),
+    "features": DataSet("frame features instead of videos", _of_features),
+}
+
+
+@cache
+def data_sets() -> Mapping[str, DataSet]:
+    """Return every data set that can be opened: ours, and those of installed packages."""
+    found = dict(BUILT_IN)
+    for entry in entry_points(group=ENTRY_POINTS):
+        found.setdefault(entry.name, entry.load())
+    return found
+
+
+def open_data(name: str, data: Path | None = None) -> OpenedData:
+    """Open a data set; its parts are the same for whoever trains on them or tests with them."""
+    known = data_sets()
+    if name not in known:
+        raise UnknownNameError("data set", name, list(known))
+    return known[name].open(data)

@@ -1,0 +1,47 @@
+"""VATEX under the split of HGR, English captions only; every caption is a query at the test.
+
+The authors take the test list for validation, and the order of their videos from a Python set.
+Here the order is the list's. HGR's own validation list is used when it is there; otherwise a part
+of train is held out.
+"""
+
+from pathlib import Path
+
+from ucofia.datasets.annotations import (
+    find_file,
+    find_videos,
+    has_file,
+    read_json,
+    read_list,
+    require_captions,
+)
+from ucofia.datasets.splits import Published, captions_of, count_notes, hold_out
+from ucofia.datasets.types import Benchmark, VideoItem, split_from_captions
+
+PUBLISHED = {
+    "train": Published(25_991, 259_910),
+    "val": Published(1_500, 15_000),
+    "test": Published(1_500, 15_000),
+}
+_HELD_OUT_VIDEOS = 1_500
+
+
+def load(folder: Path, *, seed: int = 0) -> Benchmark:
+    """Read the annotations in a folder, and find the videos below it by their ids."""
+    path = find_file(folder, "ref_captions.json")
+    captions = require_captions(path, read_json(path))
+    videos = find_videos(folder)
+    splits = {}
+    for name in ("train", "val", "test"):
+        if name == "val" and not has_file(folder, "val_list.txt"):
+            continue
+        path = find_file(folder, f"{name}_list.txt")
+        ids = read_list(path)
+        items = [VideoItem(id, videos.path(id)) for id in ids]
+        splits[name] = split_from_captions(name, items, captions_of(str(path), ids, captions))
+    notes = count_notes(list(splits.values()), PUBLISHED)
+    train, val = splits["train"], splits.get("val")
+    if val is None:
+        train, val, note = hold_out(train, videos=_HELD_OUT_VIDEOS, seed=seed)
+        notes = (*notes, note)
+    return Benchmark("vatex", train, val, splits["test"], notes)

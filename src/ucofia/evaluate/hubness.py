@@ -1,0 +1,46 @@
+"""Which videos texts find first, and how fairly that is spread: hubs, and videos nobody finds."""
+
+import numpy as np
+from jaxtyping import Int
+
+from ucofia.evaluate.benchmark import Evaluation
+from ucofia.evaluate.matrix_files import mean_level
+from ucofia.evaluate.matrix_report import Normalisation, Settings, variants
+
+COUNTS = ("never", "once", "more than once")
+
+
+def first_hits(
+    found: Evaluation,
+    *,
+    normalise: tuple[Normalisation, ...] = ("none", "sinkhorn"),
+) -> dict[str, Int[np.ndarray, " t"]]:
+    """The best video of every text, with all levels, under each normalisation."""
+    settings = Settings(temperature=1.0, weights=found.weights)
+    hits: dict[str, np.ndarray] = {}
+    for name in normalise:
+        whole = variants("t2v", name, found.scores, found.banks.get("t2v"), settings)
+        chosen = next(variant for variant in whole if variant.name == name)
+        bias = np.zeros(chosen.scores.shape[1]) if chosen.bias is None else chosen.bias
+        hits[name] = _best(chosen.scores, bias)
+    return hits
+
+
+def best_of_levels(found: Evaluation, names: tuple[str, ...]) -> Int[np.ndarray, " t"]:
+    """The best video of every text when only some levels count."""
+    total = mean_level({name: found.scores[name] for name in names}, found.weights)
+    return _best(total, np.zeros(total.shape[1]))
+
+
+def shares_by_count(hits: Int[np.ndarray, " t"], videos: int) -> dict[str, float]:
+    """Per cent of the videos that are the first hit of no text, of one, of several."""
+    times = np.bincount(hits, minlength=videos)
+    parts = (times == 0, times == 1, times > 1)
+    return {
+        name: round(100 * float(part.mean()), 2) for name, part in zip(COUNTS, parts, strict=True)
+    }
+
+
+def _best(scores: np.ndarray, bias: np.ndarray) -> Int[np.ndarray, " t"]:
+    """Row by row, because a matrix may be larger than the memory."""
+    return np.array([int(np.argmax(row + bias)) for row in scores], dtype=np.int64)

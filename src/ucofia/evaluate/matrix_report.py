@@ -1,0 +1,287 @@
+"""Both directions of any system's matrix of scores, under any normalisation, in one report.
+
+Rows are texts, columns are videos. A normalisation needs a bank of queries that are not the test
+queries. Without one it uses the test queries themselves, as many published results do, and the
+report carries a warning: a person who asks one question at a time cannot have that number.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from ucofia.errors import MatrixError, UnknownNameError
+from ucofia.evaluate.matrix_files import mean_level, require_bank
+from ucofia.metrics import (
+    Difference,
+    Summary,
+    Ties,
+    compare,
+    intervals,
+    summarise,
+    text_to_video_ranks,
+    video_to_text_ranks,
+)
+from ucofia.similarity.normalise import (
+    PAPER_ITERATIONS,
+    Start,
+    dual_softmax,
+    inverted_softmax_bias,
+    querybank,
+    solve,
+)
+
+Direction = Literal["t2v", "v2t"]
+Normalisation = Literal["none", "sinkhorn", "dual-softmax", "inverted-softmax", "querybank"]
+DIRECTIONS: dict[Direction, str] = {"t2v": "text to video", "v2t": "video to text"}
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
+COSINE_TEMPERATURE = 0.01  # of CLIP and of the paper's softmaxes
+COSINE_LIMIT = 1.001  # a cosine in half precision may be a little above one
+
+LevelScores = Mapping[str, np.ndarray]
+BankOrigin = Literal["none", "given", "test queries"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to normalise and what to print."""
+
+    normalise: Sequence[Normalisation] = ("none",)
+    temperature: float | None = None  # None: chosen by the scale of the scores
+    iterations: int = PAPER_ITERATIONS
+    start: Start = "paper"
+    at: Sequence[int] = (1, 5, 10)
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
+
+
+@dataclass(frozen=True)
+class Line:
+    """One direction under one normalisation."""
+
+    direction: Direction
+    name: str
+    bank: BankOrigin
+    summary: Summary
+    intervals: Mapping[str, tuple[float, float]]
+    ranks: np.ndarray = field(repr=False)
+    tied: int  # queries whose answer ties with a wrong candidate, which counts against it
+    if_won: Summary  # the figures if all these ties were won
+    residual: float | None = None  # of Sinkhorn-Knopp: the share of the bank not yet balanced
+    versus_none: Sequence[Difference] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was found out about a matrix."""
+
+    texts: int
+    videos: int
+    temperature: float
+    temperature_reason: str
+    lines: Sequence[Line]
+    warnings: Sequence[str]
+    versus_other: Mapping[Direction, Sequence[Difference]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is ranked: a matrix, and a bias of its candidates, under one normalisation."""
+
+    name: str
+    scores: np.ndarray
+    bank: BankOrigin = "none"
+    bias: np.ndarray | None = None
+    residual: float | None = None
+
+    def ranks(
+        self, direction: Direction, truth: np.ndarray, *, ties: Ties = "against"
+    ) -> np.ndarray:
+        """The rank of every query of a direction."""
+        ranks = text_to_video_ranks if direction == "t2v" else video_to_text_ranks
+        return ranks(self.scores, truth, bias=self.bias, ties=ties)
+
+
+def score(
+    scores: LevelScores,
+    *,
+    truth: np.ndarray | None = None,
+    banks: Mapping[Direction, LevelScores] | None = None,
+    other: LevelScores | None = None,
+    settings: Settings | None = None,
+) -> Report:
+    """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
+    settings, banks = settings or Settings(), banks or {}
+    total = mean_level(scores, settings.weights)
+    truth = _truth(total.shape, truth)
+    for direction, bank in banks.items():
+        require_bank(bank, scores, axis=1 if direction == "t2v" else 0)
+    for name in settings.normalise:
+        if name not in NORMALISATIONS:
+            raise UnknownNameError("normalisation", name, NORMALISATIONS)
+    # NaN is found here, with its place, before anything is built on it.
+    raw = {d: Variant("none", total).ranks(d, truth) for d in DIRECTIONS}
+    temperature, reason = _temperature(settings.temperature, scores)
+    settings = replace(settings, temperature=temperature)
+    lines: list[Line] = []
+    for direction in DIRECTIONS:
+        for name in settings.normalise:
+            for variant in variants(direction, name, scores, banks.get(direction), settings):
+                lines.append(_line(direction, variant, truth, raw[direction], settings))
+    return Report(
+        texts=total.shape[0],
+        videos=total.shape[1],
+        temperature=temperature,
+        temperature_reason=reason,
+        lines=lines,
+        warnings=[*_tie_warnings(lines), *_warnings(lines)],
+        versus_other={} if other is None else _versus(raw, mean_level(other), truth, settings),
+    )
+
+
+def variants(
+    direction: Direction,
+    name: Normalisation,
+    scores: LevelScores,
+    given: LevelScores | None,
+    settings: Settings,
+) -> list[Variant]:
+    """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
+    total, temperature = mean_level(scores, settings.weights), settings.temperature or 1.0
+    if name == "none":
+        alone = [Variant(f"none, {level} level", matrix) for level, matrix in scores.items()]
+        return [*(alone if len(alone) > 1 else []), Variant(name, total)]
+    turn = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
+    if name == "dual-softmax":
+        product = dual_softmax(turn(total), temperature=temperature)
+        return [Variant(name, turn(product), "test queries")]
+    bank: BankOrigin = "given" if given else "test queries"
+    levels = {level: turn(matrix) for level, matrix in (given or scores).items()}
+    bank_total = turn(mean_level(given or scores, settings.weights))
+    if name == "querybank":
+        mixed = querybank(turn(total), bank_total, temperature=temperature)
+        return [Variant(name, turn(mixed), bank)]
+    if name == "inverted-softmax":
+        bias = inverted_softmax_bias(bank_total, temperature=temperature)
+        return [Variant(name, total, bank, bias)]
+    orders: dict[str, LevelScores] = {name: levels}
+    if len(levels) > 1:
+        orders["sinkhorn after the mean"] = {"mean": bank_total}
+    return [
+        Variant(label, total, bank, *_sinkhorn(matrices, settings))
+        for label, matrices in orders.items()
+    ]
+
+
+def _sinkhorn(banks: LevelScores, settings: Settings) -> tuple[np.ndarray, float]:
+    """Mean bias of the levels, and the worst of their residuals."""
+    solutions = [
+        solve(
+            bank,
+            iterations=settings.iterations,
+            temperature=settings.temperature or 1.0,
+            start=settings.start,
+        )
+        for bank in banks.values()
+    ]
+    weights = [settings.weights.get(name, 1.0) for name in banks]
+    biases = [solution.candidate_bias for solution in solutions]
+    bias = np.average(biases, axis=0, weights=weights)
+    return bias, max(solution.residual for solution in solutions)
+
+
+def _line(
+    direction: Direction,
+    variant: Variant,
+    truth: np.ndarray,
+    raw: np.ndarray,
+    settings: Settings,
+) -> Line:
+    ranks, groups = variant.ranks(direction, truth), _groups(direction, truth)
+    won = variant.ranks(direction, truth, ties="for")
+    is_raw = variant.name == "none"
+    return Line(
+        direction=direction,
+        name=variant.name,
+        bank=variant.bank,
+        summary=summarise(ranks, at=settings.at),
+        intervals=intervals(ranks, at=settings.at, groups=groups),
+        ranks=ranks,
+        tied=int((won < ranks).sum()),
+        if_won=summarise(won, at=settings.at),
+        residual=variant.residual,
+        versus_none=() if is_raw else compare(raw, ranks, at=settings.at, groups=groups),
+    )
+
+
+def _versus(
+    raw: Mapping[Direction, np.ndarray], other: np.ndarray, truth: np.ndarray, settings: Settings
+) -> dict[Direction, Sequence[Difference]]:
+    if other.shape[0] != len(truth):
+        problem = f"has {other.shape[0]} rows, but the first has {len(truth)}"
+        raise MatrixError("the matrix to compare with", problem, "Both must score the same texts")
+    found: dict[Direction, Sequence[Difference]] = {}
+    for direction, ranks in raw.items():
+        theirs = Variant("none", other).ranks(direction, truth)
+        found[direction] = compare(ranks, theirs, at=settings.at, groups=_groups(direction, truth))
+    return found
+
+
+def _groups(direction: Direction, truth: np.ndarray) -> np.ndarray | None:
+    """Texts of one video are drawn together; videos are independent of one another."""
+    several = direction == "t2v" and len(np.unique(truth)) < len(truth)
+    return truth if several else None
+
+
+def _truth(shape: tuple[int, ...], truth: np.ndarray | None) -> np.ndarray:
+    if truth is not None:
+        return truth
+    texts, videos = shape
+    if texts != videos:
+        problem = f"is {texts} x {videos}, so text i cannot belong to video i"
+        advice = "Give the video of every text with --truth; rows are texts, columns videos"
+        raise MatrixError("the matrix", problem, advice)
+    return np.arange(texts)
+
+
+def _temperature(wanted: float | None, scores: LevelScores) -> tuple[float, str]:
+    if wanted is not None:
+        return wanted, "as given"
+    # Minus infinity excludes a pair; it says nothing about the scale of the others.
+    most = [max(m.max(), -m.min(where=m > -np.inf, initial=0)) for m in scores.values()]
+    if max(most) <= COSINE_LIMIT:
+        return COSINE_TEMPERATURE, "the scores are within -1 and 1, so they count as cosines"
+    return 1.0, "the scores go beyond -1 and 1, so they count as logits"
+
+
+def _tie_warnings(lines: Sequence[Line]) -> list[str]:
+    """Warn of how much hangs on ties; half precision makes them, and so do texts that recur."""
+    found = []
+    for line in lines:
+        if line.tied and line.name == "none":
+            (k, here), *_ = line.summary.recall.items()
+            found.append(
+                f"{DIRECTIONS[line.direction]}: {line.tied} of {line.summary.queries} queries tie "
+                f"with a wrong candidate. Ties count against the system: R@{k} is {here:.1f}; "
+                f"were they all won, {line.if_won.recall[k]:.1f}."
+            )
+    return found
+
+
+def _warnings(lines: Sequence[Line]) -> list[str]:
+    found = []
+    for line in lines:
+        if line.bank != "test queries":
+            continue
+        queries = "texts" if line.direction == "t2v" else "videos"
+        option = "--bank" if line.direction == "t2v" else "--bank-v2t"
+        way_out = (
+            "No bank can stand in for them."
+            if line.name == "dual-softmax"
+            else f"Give training queries with {option} for a result one query could have."
+        )
+        found.append(
+            f"{DIRECTIONS[line.direction]}, {line.name}: normalised with all test {queries} at "
+            f"once. {way_out}"
+        )
+    return found

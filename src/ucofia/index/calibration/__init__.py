@@ -1,0 +1,1 @@
+"""What scores mean: the bank, its Sinkhorn biases, and calibrated confidence."""

@@ -1,0 +1,298 @@
+"""The bank of an index: texts that its segments are balanced against, and what that gives.
+
+Solving makes every segment equally likely for the bank's texts, level by level: one bias per
+segment and level. The bank's side is then frozen; a segment that comes later costs one pass over
+the bank. All but the texts is derived: what is missing, or was left half done, counts as unknown
+until the next writer computes it again, with the same result.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ucofia import scratch_array
+from ucofia.checkpoint import locate
+from ucofia.errors import SettingError
+from ucofia.index.calibration import confidence as calibrate
+from ucofia.index.calibration.confidence import Calibration
+from ucofia.index.search.collection import Array, Collection
+from ucofia.index.storage.store import Store
+from ucofia.model import Model
+from ucofia.similarity import normalise
+from ucofia.types import Progress, TextFeatures
+
+BANK, BIAS = "bank", "bias"
+SEGMENTS_AT_ONCE = 64
+# The paper balances against captions of the same data set, at 1. A bank is not about what it
+# balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
+TEMPERATURE = 8.0
+CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The bank as it is stored; unsolved it has only texts."""
+
+    texts: tuple[str, ...]
+    potentials: dict[str, Array]  # per level, one number per text
+    best: Array  # highest standardised score of each text in this collection
+    solved_segments: int
+    generation: str  # names the potentials; biases carry it
+    changed_segments: int = 0  # that came or went since it was solved
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether biases can be had from it."""
+        return bool(self.potentials)
+
+    def is_due(self, segments: int) -> bool:
+        """Whether the collection has changed so much that solving again is worth while."""
+        # The first indexes did not count; the difference is the least that can have changed.
+        changed = max(self.changed_segments, abs(segments - self.solved_segments))
+        return bool(segments) and changed > CHANGE * self.solved_segments
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What the bank says about the segments of a collection, in its order."""
+
+    biases: dict[str, Array]
+    null_mean: Array  # of the bank's scores for each segment, biases included; NaN where unknown
+    null_deviation: Array
+    calibration: Calibration | None
+
+    def total_of(self, confidence: float) -> Array:
+        """The score that gives each segment a confidence; NaN where none does."""
+        if self.calibration is None:
+            return np.full(len(self.null_mean), np.nan)
+        z = self.calibration.z_of(confidence)
+        return self.null_mean + z * np.maximum(self.null_deviation, 1e-6)
+
+
+def texts_of(model: str) -> list[str]:
+    """The texts that a model brings: one per line in its folder's `bank/texts.txt`."""
+    file = locate(model) / "bank" / "texts.txt"
+    return file.read_text().splitlines() if model and file.is_file() else []
+
+
+def read(store: Store) -> Bank | None:
+    """Read the bank, or None."""
+    table = store.small(BANK)
+    if table is None or not len(table):
+        return None
+    about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    levels = [name for name in table.column_names if name.startswith("potential_")]
+    bank = Bank(
+        texts=tuple(table.column("text").to_pylist()),
+        potentials={n.removeprefix("potential_"): table.column(n).to_numpy() for n in levels},
+        best=table.column("best").to_numpy(),
+        solved_segments=int(about.get("solved_segments", 0)),
+        generation=about.get("generation", ""),
+        changed_segments=int(about.get("changed_segments", 0)),
+    )
+    if bank.generation == _name(bank.texts, bank.potentials):
+        return bank
+    # Never solved, or by a version that solved in another way.
+    return replace(bank, potentials={}, solved_segments=0, generation="", changed_segments=0)
+
+
+def set_texts(store: Store, texts: Sequence[str]) -> None:
+    """Replace the bank; the next `update` solves it."""
+    store.put_small(BANK, unsolved(texts))
+
+
+def unsolved(texts: Sequence[str]) -> Any:
+    """Write a bank of texts that nobody has solved yet as a table."""
+    cleaned = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
+    if not cleaned:
+        raise SettingError("bank", [], "it needs at least one text")
+    return _table(Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, ""))
+
+
+def update(
+    store: Store, model: Model, collection: Collection, progress: Progress | None = None
+) -> None:
+    """Give every segment its biases: solve if that was never done, else extend to what is new."""
+    bank = read(store)
+    if bank is None or not len(collection):
+        return
+    if not bank.is_solved:
+        solve(store, model, collection, progress)
+        return
+    known = _current_ids(store, bank)
+    rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
+    if rows:
+        _extend(store, model, collection, bank, np.array(rows), progress)
+    forget_gone(store, collection)
+
+
+def forget_gone(store: Store, collection: Collection) -> None:
+    """Drop the biases of segments that are no longer there, and count these."""
+    bank, table = read(store), store.small(BIAS)
+    if bank is None or table is None:
+        return
+    gone = set(table["id"].to_pylist()) - {info.id for info in collection.segments}
+    if gone:
+        _count(store, bank, len(gone))
+        store.forget_small(BIAS, "id", sorted(gone))
+
+
+def _count(store: Store, bank: Bank, changed: int) -> None:
+    # Before the change itself: a run that is killed in between only makes solving due earlier.
+    counted = replace(bank, changed_segments=bank.changed_segments + changed)
+    store.put_small(BANK, _table(counted))
+
+
+def solve(
+    store: Store, model: Model, collection: Collection, progress: Progress | None = None
+) -> None:
+    """Balance the whole collection anew."""
+    bank = read(store)
+    if bank is None or not len(collection):
+        return
+    text = list(model.encode_texts(bank.texts))
+    names = list(model.levels())
+    room = scratch_array.empty((len(names), len(bank.texts), len(collection)), np.float32)
+    matrices = dict(zip(names, room, strict=True))
+    for rows, scores in _scored(model, text, collection, np.arange(len(collection)), progress):
+        for name, matrix in matrices.items():
+            matrix[:, rows] = scores[name]
+    solutions = {
+        name: normalise.solve(matrix, temperature=TEMPERATURE) for name, matrix in matrices.items()
+    }
+    biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
+    potentials = {name: s.query_potential for name, s in solutions.items()}
+    mean, deviation, best = _nulls(model, matrices, biases)
+    generation = _name(bank.texts, potentials)
+    solved = Bank(bank.texts, potentials, best, len(collection), generation)
+    store.put_small(BANK, _table(solved))
+    ids = [info.id for info in collection.segments]
+    store.put_small(BIAS, _bias_table(ids, generation, biases, mean, deviation))
+
+
+def balance(store: Store, collection: Collection, bank: Bank | None) -> Balance:
+    """Read the biases of a collection; a segment without one keeps its scores."""
+    rows = len(collection)
+    mean, deviation = np.full(rows, np.nan), np.full(rows, np.nan)
+    table = store.small(BIAS) if bank is not None else None
+    if table is None or bank is None:
+        return Balance({}, mean, deviation, None)
+    row_of = collection.row_of_segment
+    named = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
+    pairs = [
+        (at, row_of[segment])
+        for at, (segment, generation) in enumerate(named)
+        if segment in row_of and generation == bank.generation
+    ]
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    biases = {}
+    for name in (n for n in table.column_names if n.startswith("bias_")):
+        values = np.zeros(rows, dtype=np.float32)
+        values[target] = table.column(name).to_numpy()[source]
+        biases[name.removeprefix("bias_")] = values
+    mean[target] = table.column("null_mean").to_numpy()[source]
+    deviation[target] = table.column("null_deviation").to_numpy()[source]
+    return Balance(biases, mean, deviation, calibrate.fit(bank.best))
+
+
+def _extend(
+    store: Store,
+    model: Model,
+    collection: Collection,
+    bank: Bank,
+    rows: Array,
+    progress: Progress | None,
+) -> None:
+    text = list(model.encode_texts(bank.texts))
+    parts: list[Any] = []
+    best = bank.best.copy()
+    for some, scores in _scored(model, text, collection, rows, progress):
+        biases = {
+            name: normalise.extend(scores[name], potential, temperature=TEMPERATURE)
+            for name, potential in bank.potentials.items()
+        }
+        biases = {name: bias.astype(np.float32) for name, bias in biases.items()}
+        mean, deviation, highest = _nulls(model, scores, biases)
+        best = np.maximum(best, highest)
+        ids = [collection.segments[row].id for row in some.tolist()]
+        parts.append(_bias_table(ids, bank.generation, biases, mean, deviation))
+    # A maximum may be taken twice; so a run that is killed in between does no harm.
+    _count(store, replace(bank, best=best), len(rows))
+    store.put_small(BIAS, pa.concat_tables(parts), key="id")
+
+
+def _scored(
+    model: Model,
+    text: Sequence[TextFeatures],
+    collection: Collection,
+    rows: Array,
+    progress: Progress | None,
+) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Yield some rows and, per level, the scores of all bank texts for them."""
+    for start in range(0, len(rows), SEGMENTS_AT_ONCE):
+        some = rows[start : start + SEGMENTS_AT_ONCE]
+        with torch.inference_mode():
+            video = collection.features(some, device=model.device)
+            blocks = [model.score(part, video).scores for part in text]
+        yield some, {n: torch.cat([b[n] for b in blocks]).cpu().numpy() for n in blocks[0]}
+        if progress is not None:
+            progress("scoring the bank", min(start + SEGMENTS_AT_ONCE, len(rows)), len(rows))
+
+
+def _nulls(
+    model: Model, scores: dict[str, Array], biases: dict[str, Array]
+) -> tuple[Array, Array, Array]:
+    """Mean and deviation of the bank's totals per segment, and the best value of each text."""
+    weights = {level.name: level.weight for level in model.config.levels}
+    whole = sum(weights.values())
+    texts, segments = next(iter(scores.values())).shape
+    mean, deviation = np.empty(segments), np.empty(segments)
+    best = np.full(texts, -np.inf)
+    for start in range(0, segments, 1024):
+        part = slice(start, start + 1024)
+        total = np.zeros((texts, len(mean[part])))
+        for name, values in scores.items():
+            total += (values[:, part] + biases[name][part]) * (weights[name] / whole)
+        mean[part], deviation[part] = total.mean(0), total.std(0)
+        standard = calibrate.standardise(total, mean[part], deviation[part])
+        best = np.maximum(best, standard.max(1))
+    return mean, deviation, best
+
+
+def _current_ids(store: Store, bank: Bank) -> set[str]:
+    table = store.small(BIAS)
+    if table is None:
+        return set()
+    pairs = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
+    return {segment for segment, generation in pairs if generation == bank.generation}
+
+
+def _table(bank: Bank) -> Any:
+    columns = {"text": list(bank.texts), "best": bank.best}
+    columns |= {f"potential_{name}": values for name, values in bank.potentials.items()}
+    about = {
+        "generation": bank.generation,
+        "solved_segments": str(bank.solved_segments),
+        "changed_segments": str(bank.changed_segments),
+    }
+    return pa.table(columns).replace_schema_metadata(about)
+
+
+def _bias_table(
+    ids: Sequence[str], generation: str, biases: dict[str, Array], mean: Array, deviation: Array
+) -> Any:
+    columns: dict[str, Any] = {"id": list(ids), "generation": [generation] * len(ids)}
+    columns |= {f"bias_{name}": values.astype(np.float32) for name, values in biases.items()}
+    return pa.table(columns | {"null_mean": mean, "null_deviation": deviation})
+
+
+def _name(texts: Sequence[str], potentials: dict[str, Array]) -> str:
+    digest = hashlib.blake2b("\n".join([*texts, str(TEMPERATURE)]).encode(), digest_size=8)
+    for name, values in sorted(potentials.items()):
+        digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,91 @@
+"""Which files there are, and how one is recognised after it was moved or touched."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucofia.errors import UnreadableVideoError
+from ucofia.video.limits import require_file
+
+SUFFIXES = frozenset(
+    ".3g2 .3gp .amv .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .hevc .ivf .m2ts .m2v .m4v "
+    ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
+    ".webm .wmv .y4m".split()
+)
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as the folder shows it, before anyone has read it."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+def place_of(path: Path | str) -> str:
+    """Name a path as the index does: from the root, without `..`; links stay as they are."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
+    """Find the videos in folders, in order; a file that is named is taken whatever its suffix.
+
+    Hidden folders are left out, links to folders are not followed. A name that is not there is
+    an error, because nothing would be found and nobody would know why.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        place = place_of(path)
+        if os.path.isdir(place):
+            found: Iterable[str] = _videos_below(place)
+        elif os.path.lexists(place):
+            found = [place]
+        else:
+            raise UnreadableVideoError(path, "there is no such file or folder")
+        for name in found:
+            status = None if name in seen else _status(name)
+            if status is not None:
+                seen.add(name)
+                yield FoundFile(name, status.st_size, status.st_mtime_ns)
+
+
+def content_hash(path: str) -> str:
+    """Name the content of a file, whatever the file is called.
+
+    Only an ordinary file has a content: to open a pipe is to wait for whoever writes into it.
+    """
+    require_file(Path(path))
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+    except OSError as error:
+        raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
+    return digest.hexdigest()
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Tell whether a path is one of some paths, or lies below one."""
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _status(path: str) -> os.stat_result | None:
+    for look in (os.stat, os.lstat):  # a link that leads nowhere is there, and somebody's mistake
+        with contextlib.suppress(OSError):
+            return look(path)
+    return None  # gone since the folder was read, as the temporary files of cameras are
+
+
+def _videos_below(folder: str) -> Iterator[str]:
+    for here, folders, names in os.walk(folder):
+        is_index = "segments.lance" in folders
+        folders[:] = [] if is_index else sorted(n for n in folders if not n.startswith("."))
+        for name in sorted(names):
+            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith("."):
+                yield os.path.join(here, name)

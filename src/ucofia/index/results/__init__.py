@@ -1,0 +1,1 @@
+"""What a person gets: hits, explanations, pictures, similar videos, exports."""

@@ -1,0 +1,177 @@
+"""An explanation as one picture that a person understands at a glance.
+
+From top to bottom: what was asked and found; how the levels add up to the score; all frames, the
+ones that counted framed and with a bar of their weight; and for each word the frame it chose, with
+its patches lit and the rest darkened.
+"""
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+from PIL import Image, ImageDraw, ImageEnhance, ImageFont
+
+from ucofia.timecode import clock
+
+if TYPE_CHECKING:
+    from ucofia.index.results.explain import Explanation, FramePart, WordPart
+
+WIDTH = 1200
+MARGIN = 24
+INK, SOFT, PAPER, ACCENT, RAIL = "#1c1c1e", "#6b6b70", "#ffffff", "#d9480f", "#e9ecef"
+LEVEL_COLOURS = ("#1971c2", "#2f9e44", "#9c36b5", "#e8590c")
+WORDS_SHOWN = 10
+WORD_PICTURE = 176
+NOT_WORDS = ("<|startoftext|>", "<|endoftext|>")
+
+
+def draw(explanation: "Explanation") -> Image.Image:
+    """Draw an explanation."""
+    words = _shown_words(explanation)
+    frame_size = min(186, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)
+    per_row = max(1, (WIDTH - 2 * MARGIN) // (WORD_PICTURE + 14))
+    word_rows = -(-len(words) // per_row)
+    levels_at = 132
+    frames_at = levels_at + 34 * len(explanation.levels) + 56
+    words_at = frames_at + frame_size + 96
+    height = words_at + word_rows * (WORD_PICTURE + 66) + MARGIN
+    canvas = Image.new("RGB", (WIDTH, height if words else words_at - 40), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    _head(pen, explanation)
+    _levels(pen, explanation, levels_at)
+    _frames(canvas, pen, explanation, frames_at, frame_size)
+    if words:
+        pen.text((MARGIN, words_at - 40), "what each word looked at", INK, _font(17, bold=True))
+    for at, word in enumerate(words):
+        row, column = divmod(at, per_row)
+        corner = (MARGIN + column * (WORD_PICTURE + 14), words_at + row * (WORD_PICTURE + 66))
+        _word(canvas, pen, explanation, word, corner)
+    return canvas
+
+
+def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
+    title = _fitting(pen, f"“{explanation.text}”", _font(28, bold=True))
+    pen.text((MARGIN, MARGIN - 4), title, INK, _font(28, bold=True))
+    ends = (explanation.start_second, explanation.end_second)
+    span = " to ".join(clock(end, tenths=True) for end in ends)
+    sure = "" if explanation.confidence is None else f", {explanation.confidence:.0%} sure"
+    name = Path(explanation.path).name
+    line = _fitting(pen, f"{name}, {span}   score {explanation.score:.2f}{sure}", _font(17))
+    pen.text((MARGIN, MARGIN + 40), line, SOFT, _font(17))
+
+
+def _levels(pen: ImageDraw.ImageDraw, explanation: "Explanation", top: int) -> None:
+    pen.text((MARGIN, top - 26), "how the score adds up", INK, _font(17, bold=True))
+    parts = explanation.levels
+    most = max([abs(part.contribution) for part in parts] + [1e-9])
+    for at, part in enumerate(parts):
+        y = top + 4 + 34 * at
+        bias = f" {part.bias:+.2f} bias" if part.bias else ""
+        pen.text((MARGIN, y), part.name, INK, _font(16))
+        length = int(420 * max(part.contribution, 0) / most)
+        colour = LEVEL_COLOURS[at % len(LEVEL_COLOURS)]
+        pen.rounded_rectangle((MARGIN + 130, y, MARGIN + 550, y + 20), 4, fill=RAIL)
+        if length > 3:
+            pen.rounded_rectangle((MARGIN + 130, y, MARGIN + 130 + length, y + 20), 4, fill=colour)
+        sum_up = f"{part.contribution:.2f}   = ({part.similarity:.2f}{bias}) x {part.share:.2f}"
+        pen.text((MARGIN + 566, y), sum_up, SOFT, _font(15))
+
+
+def _frames(
+    canvas: Image.Image, pen: ImageDraw.ImageDraw, explanation: "Explanation", top: int, size: int
+) -> None:
+    title = "frames, with their weight in the score"
+    pen.text((MARGIN, top - 30), title, INK, _font(17, bold=True))
+    for at, frame in enumerate(explanation.frames):
+        x = MARGIN + at * (size + 6)
+        picture = _thumbnail(explanation, at, size)
+        canvas.paste(picture, (x, top))
+        _frame_weight(pen, frame, x, top, size)
+
+
+def _frame_weight(
+    pen: ImageDraw.ImageDraw, frame: "FramePart", x: int, top: int, size: int
+) -> None:
+    if frame.weight >= 0.1:
+        pen.rectangle((x - 2, top - 2, x + size + 1, top + size + 1), outline=ACCENT, width=4)
+    bar = top + size + 6
+    pen.rectangle((x, bar, x + size, bar + 7), fill=RAIL)
+    pen.rectangle((x, bar, x + max(1, int(size * frame.weight)), bar + 7), fill=ACCENT)
+    label = clock(frame.second, tenths=True)
+    pen.text((x, bar + 10), label, SOFT, _font(13))
+    if frame.weight >= 0.01:
+        pen.text((x + size, bar + 10), f"{frame.weight:.0%}", INK, _font(13), anchor="ra")
+
+
+def _word(
+    canvas: Image.Image,
+    pen: ImageDraw.ImageDraw,
+    explanation: "Explanation",
+    word: "WordPart",
+    corner: tuple[int, int],
+) -> None:
+    x, y = corner
+    best = word.patches[0]
+    picture = _thumbnail(explanation, best.frame, WORD_PICTURE)
+    lit = [p for p in word.patches if p.frame == best.frame]
+    if explanation.grid and any(p.row is not None for p in lit):
+        dark = ImageEnhance.Brightness(ImageEnhance.Color(picture).enhance(0.35)).enhance(0.45)
+        bright, picture, side = picture, dark, WORD_PICTURE / explanation.grid
+        for patch in lit:
+            if patch.row is None or patch.column is None:
+                continue
+            box = (
+                *(int(patch.column * side), int(patch.row * side)),
+                *(int((patch.column + 1) * side), int((patch.row + 1) * side)),
+            )
+            # A patch lights up as far as the word cares about it.
+            cell = Image.blend(dark.crop(box), bright.crop(box), 0.35 + 0.65 * patch.weight)
+            picture.paste(cell, (box[0], box[1]))
+            if patch.weight >= 0.1:
+                ImageDraw.Draw(picture).rectangle(box, outline="#ffd43b", width=3)
+    canvas.paste(picture, (x, y))
+    label = _fitting(pen, word.word, _font(18, bold=True), WORD_PICTURE)
+    pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
+    share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
+    part = "the frame" if best.row is None else "this patch"
+    detail = f"{part} at {clock(best.second, tenths=True)}: {best.similarity:.2f}"
+    pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
+    if share:
+        pen.text((x, y + WORD_PICTURE + 42), share[2:], ACCENT, _font(12))
+
+
+def _shown_words(explanation: "Explanation") -> list["WordPart"]:
+    real = [w for w in explanation.words if w.patches and w.word not in NOT_WORDS]
+    best = sorted(real, key=lambda w: -w.patches[0].similarity)[:WORDS_SHOWN]
+    return [word for word in real if any(word is kept for kept in best)]
+
+
+def _thumbnail(explanation: "Explanation", at: int, size: int) -> Image.Image:
+    if at >= len(explanation.thumbnails):
+        return Image.new("RGB", (size, size), RAIL)
+    picture = Image.open(io.BytesIO(explanation.thumbnails[at])).convert("RGB")
+    return picture.resize((size, size), Image.Resampling.BICUBIC)
+
+
+def _fitting(
+    pen: ImageDraw.ImageDraw,
+    text: str,
+    font: ImageFont.FreeTypeFont,
+    width: int = WIDTH - 2 * MARGIN,
+) -> str:
+    # A file's name may hold line breaks, which have no length.
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    if pen.textlength(text, font) <= width:
+        return text
+    while text and pen.textlength(text + "…", font) > width:
+        text = text[:-1]
+    return text + "…"
+
+
+@cache
+def _font(size: int, *, bold: bool = False) -> ImageFont.FreeTypeFont:
+    # matplotlib brings a font with most of the world's letters; PIL's own has few.
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name, size)

@@ -1,0 +1,129 @@
+"""Videos and pictures as questions: texts for a video, and videos like it.
+
+A video that the index holds is taken from there; any other file is decoded and encoded for the
+occasion and not kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from ucofia.errors import EmptyInputError
+from ucofia.index import encode_segments
+from ucofia.index.discover import place_of
+from ucofia.index.results.group import hits_of, rank_videos
+from ucofia.index.results.hits import Hit
+from ucofia.index.search.collection import Array, Collection
+from ucofia.index.search.scoring import Scores
+from ucofia.index.search.search import Ranking, best
+from ucofia.model import Model
+from ucofia.types import VideoFeatures
+from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
+from ucofia.video.image_worker import STILL_WORKER
+from ucofia.video.sample import Sampling, Segment
+from ucofia.video.worker_process import WORKER
+
+PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
+BLOCK = 512
+
+
+@dataclass(frozen=True)
+class TextHit:
+    """A text that fits a video."""
+
+    text: str
+    score: float
+    levels: dict[str, float]
+
+
+def features_of(
+    path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
+) -> VideoFeatures:
+    """Return the vectors of a video or picture, one row per segment."""
+    place = place_of(path)
+    if collection is not None:
+        rows = collection.rows_of_path.get(place)
+        if rows:
+            return collection.features(np.array(rows), device=model.device)
+    batch = encode_segments.batch_of(_clips(place, model, segment), frames=model.config.frames)
+    with torch.inference_mode():
+        return model.encode_video(batch.to(model.device))
+
+
+def describe(
+    model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int
+) -> list[TextHit]:
+    """Rank texts for a video; of several segments the best one speaks for a text."""
+    if not texts:
+        raise EmptyInputError("text", [0])
+    found: list[TextHit] = []
+    for features in model.encode_texts(texts):
+        with torch.inference_mode():
+            levels = model.score(features, video)
+        total, segment = levels.total().max(1)
+        for at in range(len(features)):
+            parts = {n: float(s[at, segment[at]]) for n, s in levels.scores.items()}
+            found.append(TextHit(texts[len(found)], float(total[at]), parts))
+    return sorted(found, key=lambda hit: (-hit.score, hit.text))[:top]
+
+
+def similar(
+    video: VideoFeatures,
+    collection: Collection,
+    among: Array | None,
+    *,
+    top: int,
+    place: str | None = None,
+) -> list[Hit]:
+    """Rank videos by their likeness to an example; what lies at its own place is left out."""
+    total, levels = likeness(video, collection)
+    rows = np.arange(len(collection)) if among is None else among
+    rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
+    scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
+
+    def rank(wanted: int) -> Ranking:
+        return best(collection, rows, scores, top=wanted)
+
+    ranking = rank_videos(rank, collection, top=top)
+    return hits_of(None, collection, ranking, with_moments=False)
+
+
+def likeness(
+    video: VideoFeatures, collection: Collection
+) -> tuple[Float[Array, " v"], dict[str, Float[Array, " v"]]]:
+    """How alike every segment is to a video: the cosine of both, and of frames that pair up.
+
+    Every frame of the query looks for its best partner; so order and length do not matter.
+    """
+    video = video.to("cpu")
+    whole = np.full(len(collection), -np.inf, dtype=np.float32)
+    frames = whole.copy()
+    queries = video.frames[video.frame_mask]
+    owner = video.frame_mask.nonzero()[:, 0]
+    counts = video.frame_mask.sum(1).float()
+    with torch.inference_mode():
+        for start, stop, block in collection.video.blocks(BLOCK):
+            part = torch.from_numpy(block).float()[:, 0] @ video.video.mT
+            whole[start:stop] = part.amax(1).numpy()
+        for start, stop, block in collection.frames.blocks(BLOCK):
+            units = torch.from_numpy(block).float()
+            sim = torch.einsum("vfd,qd->vfq", units, queries)
+            mask = torch.from_numpy(collection.frame_mask[start:stop])
+            best = sim.masked_fill(~mask[..., None], -2.0).amax(1)
+            paired = torch.zeros(stop - start, len(video)).index_add_(1, owner, best) / counts
+            frames[start:stop] = paired.amax(1).numpy()
+    return (whole + frames) / 2, {"video": whole, "frame": frames}
+
+
+def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
+    sampling = Sampling(frames=model.config.frames, segment=segment)
+    request = Request(path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling)
+    command = STILL_WORKER if Path(place).suffix.lower() in PICTURES else WORKER
+    result = next(decode_many([request], command=command))
+    if isinstance(result, Failed):
+        raise result.error
+    return list(result.clips)

@@ -1,0 +1,173 @@
+"""The score of a query for some segments: the same functions as in training and evaluation.
+
+Matrix products may differ in the last bit between batches of different size and content. A ranking
+must not depend on which segments were scored together, or pruning would change the order of
+equals. So those that may enter a list are scored once more, each one alone (`alone=True`); that
+score is the same bits whatever else was looked at, and it decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ucofia.index.search.collection import Array, Collection, Column
+from ucofia.model import Model
+from ucofia.similarity import levels as similarity
+from ucofia.similarity.levels import Level
+from ucofia.types import Levels, TextFeatures, VideoFeatures
+
+BLOCK = 64  # segments; their similarities and single-precision copy stay in the cache
+
+
+@dataclass(frozen=True)
+class Query:
+    """One text, its learned maps applied once, and what scores it level by level."""
+
+    levels: Mapping[str, Level]
+    texts: Mapping[str, TextFeatures]  # of one row each; the same text as each level sees it
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much each level counts in the average."""
+        weights = {name: level.aggregator.level.weight for name, level in self.levels.items()}
+        return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of some rows: the total, and the levels and biases it is made of."""
+
+    total: Float[Array, " n"]
+    levels: Mapping[str, Float[Array, " n"]]  # without their biases
+
+    def __getitem__(self, rows: Array) -> "Scores":
+        """Select some."""
+        return Scores(self.total[rows], {n: values[rows] for n, values in self.levels.items()})
+
+
+def queries(model: Model, text: TextFeatures) -> list[Query]:
+    """Prepare every text of a batch for scoring, on the processor."""
+    with torch.inference_mode():
+        text = text.to("cpu")
+        levels = {name: _on_cpu(level) for name, level in model.levels().items()}
+        plain = {n: replace(lv, text_map=None, video_map=None) for n, lv in levels.items()}
+        found = []
+        for row in range(len(text)):
+            one = text[row : row + 1]
+            length = int(one.word_mask[0].nonzero().max()) + 1
+            one = TextFeatures(one.sentence, one.words[:, :length], one.word_mask[:, :length])
+            texts = {name: _mapped(one, level) for name, level in levels.items()}
+            found.append(Query(plain, texts))
+    return found
+
+
+def score(
+    query: Query, collection: Collection, rows: Array | None = None, *, alone: bool = False
+) -> Scores:
+    """Score some rows, or all of them: in blocks, or each one alone."""
+    return _score(query, 1, collection, rows, size=1 if alone else BLOCK)[0]
+
+
+def score_many(
+    queries: Sequence[Query], collection: Collection, rows: Array | None = None
+) -> list[Scores]:
+    """Score some rows for queries of one model; one matrix product for all their words."""
+    return _score(_together(queries), len(queries), collection, rows, size=BLOCK)
+
+
+def _score(
+    query: Query, texts: int, collection: Collection, rows: Array | None, *, size: int
+) -> list[Scores]:
+    rows = np.arange(len(collection)) if rows is None else np.asarray(rows)
+    total = np.empty((texts, len(rows)), dtype=np.float32)
+    levels = {name: np.empty((texts, len(rows)), dtype=np.float32) for name in query.levels}
+    columns = (collection.video, collection.frames, collection.patches)
+    buffers = [_Buffer(column, size) for column in columns]
+    with torch.inference_mode():
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            kept = slice(start, start + len(some))
+            scored = _levels(query, _block(collection, some, buffers))
+            total[:, kept] = scored.add(collection.bias(some)).total().numpy()
+            for name, values in scored.scores.items():
+                levels[name][:, kept] = values.numpy()
+    return [Scores(total[t], {n: found[t] for n, found in levels.items()}) for t in range(texts)]
+
+
+def _together(queries: Sequence[Query]) -> Query:
+    """Many queries as one of many rows; short ones are padded."""
+    longest = {
+        name: max(query.texts[name].words.shape[1] for query in queries)
+        for name in queries[0].levels
+    }
+
+    def stacked(name: str) -> TextFeatures:
+        texts = [query.texts[name] for query in queries]
+        missing = [longest[name] - text.words.shape[1] for text in texts]
+        pad = torch.nn.functional.pad
+        return TextFeatures(
+            torch.cat([text.sentence for text in texts]),
+            torch.cat([pad(t.words, (0, 0, 0, n)) for t, n in zip(texts, missing, strict=True)]),
+            torch.cat([pad(t.word_mask, (0, n)) for t, n in zip(texts, missing, strict=True)]),
+        )
+
+    return Query(queries[0].levels, {name: stacked(name) for name in longest})
+
+
+def _levels(query: Query, block: VideoFeatures) -> Levels:
+    scores: dict[str, Tensor] = {}
+    weights: dict[str, float] = {}
+    for name, level in query.levels.items():
+        one = similarity.score({name: level}, query.texts[name], block)
+        scores |= one.scores
+        weights |= one.weights
+    return Levels(scores, weights)
+
+
+class _Buffer:
+    """Room for one block of a column in single precision, used again and again."""
+
+    def __init__(self, column: Column, size: int) -> None:
+        self.column = column
+        self.tensor = torch.empty((size, *column.pieces[0].shape[1:]), dtype=torch.float32)
+
+    def fill(self, rows: Array) -> Tensor:
+        self.column.take_into(rows, self.tensor)
+        return self.tensor[: len(rows)]
+
+
+def _block(collection: Collection, rows: Array, buffers: list[_Buffer]) -> VideoFeatures:
+    video, frames, patches = (buffer.fill(rows) for buffer in buffers)
+    return VideoFeatures(
+        video=video[:, 0],
+        frames=frames,
+        frame_mask=torch.from_numpy(collection.frame_mask[rows]),
+        patches=patches,
+        patch_mask=torch.from_numpy(collection.patch_mask[rows]),
+    )
+
+
+def _mapped(text: TextFeatures, level: Level) -> TextFeatures:
+    sentence, words = text.sentence, text.words
+    for matrix in (level.text_map, None if level.video_map is None else level.video_map.mT):
+        if matrix is not None:
+            sentence, words = sentence @ matrix, words @ matrix
+    return TextFeatures(sentence, words, text.word_mask)
+
+
+def _on_cpu(level: Level) -> Level:
+    def moved(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.detach().float().cpu()
+
+    mixes = level.aggregator.mixes
+    mixes = replace(mixes, **{name: moved(value) for name, value in vars(mixes).items()})
+    return Level(
+        aggregator=replace(level.aggregator, mixes=mixes),
+        text_map=moved(level.text_map),
+        video_map=moved(level.video_map),
+        scale=moved(level.scale),
+    )

@@ -1,0 +1,150 @@
+"""The best segments for a query: all of them scored, provably enough of them, or a fixed number.
+
+Order is by score, then by path, then by second: the same list every time, ties included. `exact`
+returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
+number of candidates. All three take queries of one model and share the passes over the collection;
+every answer is the one that its query gets alone.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ucofia.index.search import bounds
+from ucofia.index.search.bounds import PLAIN, Kernels
+from ucofia.index.search.collection import Array, Collection
+from ucofia.index.search.pruning import Race
+from ucofia.index.search.scoring import Query, score, score_many
+from ucofia.index.search.sketch import Preview
+from ucofia.index.search.topk import Ranking as Ranking
+from ucofia.index.search.topk import best as best
+
+TOP = 10
+SEEDS = 64  # scored first, for a threshold
+FEW = 256  # segments that are not worth a race
+FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
+NEAR = 4096  # segments whose frames and patches `fast` looks at
+FAST_CANDIDATES = 150  # of these, how many it scores
+QUERIES_AT_ONCE = 16
+COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
+
+
+def kernels_for(segments: int) -> Kernels:
+    """The compiled loops where they are installed and pay, else the plain ones."""
+    if segments < COMPILED_FROM or importlib.util.find_spec("numba") is None:
+        return PLAIN
+    from ucofia.index.search.bounds_compiled import KERNELS
+
+    return KERNELS
+
+
+def brute_force(
+    queries: Sequence[Query], collection: Collection, *, top: int, among: Array | None = None
+) -> list[Ranking]:
+    """Score everything for every query and keep the best of each."""
+    rows = np.arange(len(collection)) if among is None else among
+    found: list[Ranking] = []
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        some = queries[start : start + QUERIES_AT_ONCE]
+        for query, scores in zip(some, score_many(some, collection, rows), strict=True):
+            found.append(best(collection, rows, scores, top=top, query=query))
+    return found
+
+
+def exact(
+    queries: Sequence[Query],
+    collection: Collection,
+    *,
+    top: int,
+    among: Array | None = None,
+    preview: Preview | None = None,
+    kernels: Kernels | None = None,
+) -> list[Ranking]:
+    """Find what `brute_force` finds, and score only what can still enter each list."""
+    if not queries:
+        return []
+    count = len(collection) if among is None else len(among)
+    hopeless = bounds.patch_levels(queries[0]) and preview is None
+    if hopeless or not bounds.is_bounded(queries[0]) or count <= FEW:
+        return brute_force(queries, collection, top=top, among=among)
+    kernels = kernels or kernels_for(count)
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            some = queries[start : start + QUERIES_AT_ONCE]
+            bases = bounds.without_patches(some, collection, among, kernels=kernels)
+            for query, base in zip(some, bases, strict=True):
+                race = Race(
+                    query,
+                    collection,
+                    top=top,
+                    rows=among,
+                    base=base,
+                    preview=preview,
+                    kernels=kernels,
+                )
+                race.seed(SEEDS)
+                race.tighten()
+                found.append(race.finish())
+    return found
+
+
+def fast(
+    queries: Sequence[Query],
+    collection: Collection,
+    *,
+    top: int,
+    among: Array | None = None,
+    preview: Preview | None = None,
+    kernels: Kernels | None = None,
+) -> list[Ranking]:
+    """Score a fixed number of candidates for every query."""
+    count = len(collection) if among is None else len(among)
+    wanted = max(FAST_CANDIDATES, 2 * top)
+    if not queries:
+        return []
+    if not bounds.is_bounded(queries[0]) or count <= max(wanted, FAST_FROM):
+        return brute_force(queries, collection, top=top, among=among)
+    kernels = kernels or kernels_for(count)
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            some = queries[start : start + QUERIES_AT_ONCE]
+            first = bounds.without_patches(
+                some, collection, among, kernels=kernels, units=("video",)
+            )
+            for query, promise in zip(some, first, strict=True):
+                near = _highest(promise, NEAR)
+                rows = near if among is None else among[near]
+                promise = promise[near] + _finer(query, collection, rows, preview, kernels)
+                rows = np.sort(rows[_highest(promise, wanted)])
+                scores = score(query, collection, rows)
+                found.append(best(collection, rows, scores, top=top, query=query))
+    return found
+
+
+def _finer(
+    query: Query,
+    collection: Collection,
+    rows: Array,
+    preview: Preview | None,
+    kernels: Kernels,
+) -> Array:
+    """What frames will add to the score of some rows, and what patches may."""
+    total = bounds.without_patches(
+        [query], collection, rows, kernels=kernels, units=("frame",), with_biases=False
+    )[0]
+    for name in bounds.patch_levels(query) if preview is not None else []:
+        assert preview is not None
+        words = bounds.words_of(query, name, preview)
+        centre = bounds.centres(words, preview, rows)
+        total += np.float32(words.share) * bounds.estimate(words, preview, rows, centre)
+    return np.asarray(total)
+
+
+def _highest(values: Array, count: int) -> Array:
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.asarray(np.argpartition(-values, count - 1)[:count])

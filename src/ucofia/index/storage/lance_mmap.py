@@ -1,0 +1,45 @@
+"""Vectors of a Lance table where they lie on a local disk: mapped, not read.
+
+Relies on how the storage version that `store` pins lays out plain vectors; where a page is laid
+out in another way, nothing is mapped, and the column is read instead.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+from lance.file import LanceFileReader
+
+from ucofia.index.search.collection import Array
+
+
+def mapped(segments: Any, folder: str, name: str, width: int) -> tuple[list[Array], Array] | None:
+    """Map the pages of a column: arrays, and the address of each one's first row."""
+    field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
+    pieces: list[Array] = []
+    firsts: list[int] = []
+    for fragment in segments.get_fragments():
+        file = next(file for file in fragment.data_files() if field in file.fields)
+        path = os.path.join(folder, "data", file.path)
+        at = file.column_indices[file.fields.index(field)]
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        memory = np.memmap(path, dtype=np.uint8, mode="c")
+        row = 0
+        for page in LanceFileReader(path).metadata().columns[at].pages:
+            rows = _rows(page.encoding)
+            buffer = page.buffers[0]
+            if not rows or buffer.size % (2 * rows):
+                return None
+            raw = memory[buffer.position : buffer.position + buffer.size]
+            pieces.append(raw.view(np.float16).reshape(rows, -1, width))
+            firsts.append((fragment.fragment_id << 32) + row)
+            row += rows
+    return pieces, np.array(firsts, dtype=np.uint64)
+
+
+def _rows(encoding: str) -> int:
+    """Count the rows of a page that is a plain array; 0 for any other."""
+    plain = "FullZipLayout" in encoding and "bits_rep: 0" in encoding and "bits_def: 0" in encoding
+    if not plain or "Flat" not in encoding:
+        return 0
+    return int(encoding.split("num_items: ")[1].split(",")[0])

@@ -1,0 +1,162 @@
+"""Where an index is, whose turn it is to write, and how trouble there is named.
+
+A folder of this machine, or an address (`s3://...`) that only the store can look into.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from ucofia.errors import (
+    DamagedIndexError,
+    ForeignFolderError,
+    IndexExistsError,
+    IndexWriteError,
+    UnreachableIndexError,
+)
+from ucofia.index.discover import place_of
+
+LOCK = ".lock"
+UNFINISHED = ".unfinished"
+# No permission, no answer from a disk or a network share, too many open files.
+_OUT_OF_REACH = {
+    getattr(errno, name)
+    for name in "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EHOSTDOWN EMFILE ENFILE".split()
+    if hasattr(errno, name)
+}
+_TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
+
+
+def where(path: Path | str) -> str:
+    """Name a place in full, so that it means the same from every folder."""
+    return str(path) if is_remote(str(path)) else place_of(path)
+
+
+def is_remote(path: str) -> bool:
+    """Tell whether a place is not a folder of this machine."""
+    return "://" in path
+
+
+def size_bytes(path: str) -> int | None:
+    """Sum up the files of an index; None where it is not local."""
+    if is_remote(path):
+        return None
+    total = 0
+    for file in Path(path).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a writer tidies up at the same time
+            total += file.lstat().st_size if file.is_file() else 0
+    return total
+
+
+def is_free(path: str) -> bool:
+    """Tell whether an index can be made here: nothing is there but what a killed run left."""
+    if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
+        return True
+    with reading(path):
+        return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK}
+
+
+def is_unfinished(path: str) -> bool:
+    """Tell whether a run was killed, or is busy, while it made an index here."""
+    return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
+
+
+@contextlib.contextmanager
+def making(path: str) -> Iterator[None]:
+    """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
+    if not is_free(path):
+        raise ForeignFolderError(path)
+    if is_remote(path):
+        yield
+        return
+    with writing(path):
+        os.makedirs(path, exist_ok=True)
+    with turn(path):
+        if not is_free(path):  # somebody was quicker
+            raise IndexExistsError(path)
+        marker = Path(path, UNFINISHED)
+        with writing(path):
+            for name in os.listdir(path) if marker.exists() else ():
+                if name.endswith(".lance"):
+                    shutil.rmtree(os.path.join(path, name))
+            marker.touch()
+        yield
+        with writing(path):
+            marker.unlink()
+
+
+@contextlib.contextmanager
+def turn(path: str) -> Iterator[None]:
+    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself.
+
+    There are no turns in object stores and on Windows; docs/storage.md says so.
+    """
+    if is_remote(path) or os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    with writing(path):
+        handle = os.open(os.path.join(path, LOCK), os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_being_written(path: str) -> bool:
+    """Tell whether a process holds the turn of a local index."""
+    try:
+        import fcntl
+
+        handle = os.open(os.path.join(path, LOCK), os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn whatever a store raises while it writes into our error."""
+    try:
+        yield
+    except _TROUBLE as error:
+        raise IndexWriteError(path, first_line(error)) from error
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn whatever a store raises while it reads into our error."""
+    try:
+        yield
+    except _TROUBLE as error:
+        kind = UnreachableIndexError if _is_out_of_reach(error) else DamagedIndexError
+        raise kind(path, first_line(error)) from error
+
+
+def _is_out_of_reach(error: BaseException) -> bool:
+    """Tell a file that cannot be had now from one that is not what it was."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code is None:  # Lance says it in words
+        named = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(named.group(1)) if named else None
+    return code in _OUT_OF_REACH or "HTTP error" in str(error)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the places in somebody's source that follow it."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    return re.sub(r", \S+\.rs:\d+.*", "", lines[0]).rstrip(".")

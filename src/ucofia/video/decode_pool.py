@@ -1,0 +1,224 @@
+"""Decode many files in processes that may die: order kept, and one failure costs one file.
+
+A hostile or broken file can make a decoder hang, crash or eat memory. So files are decoded by
+worker processes under limits; one that breaks a limit is killed and replaced, and its file is
+reported with the reason. Nothing ever stands in for frames that could not be had.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ucofia.errors import (
+    BrokenVideoError,
+    DecoderDiedError,
+    DecoderStartError,
+    NotAVideoError,
+    SettingError,
+    UnreadableVideoError,
+    VideoError,
+    VideoLimitError,
+)
+from ucofia.video.crop import LONGEST_RATIO
+from ucofia.video.decode import VideoInfo
+from ucofia.video.limits import Limits
+from ucofia.video.sample import Sampling
+from ucofia.video.worker_process import WORKER, WorkerDied, WorkerProcess
+
+if TYPE_CHECKING:  # costs torch, of which only the crop's size is needed here
+    from ucofia.types import PixelSpec
+
+_WATCH_SECONDS = 0.1
+_REASONS = {
+    error.__name__: error
+    for error in (BrokenVideoError, NotAVideoError, UnreadableVideoError, VideoLimitError)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One file, which of its frames, and the crop that a backbone wants."""
+
+    path: Path | str
+    pixels: "PixelSpec"
+    sampling: Sampling = field(default_factory=Sampling)
+    whole: bool = False  # all of a picture, its short side at most the crop's size
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The chosen frames of one segment, each with the second at which it appears."""
+
+    start_second: float
+    end_second: float
+    seconds: tuple[float, ...]
+    crops: UInt8[np.ndarray, "f 3 h x"]  # squares, unless whole pictures were asked for
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A file that gave frames: one clip per segment."""
+
+    request: Request
+    info: VideoInfo
+    clips: tuple[Clip, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A file that gave none, and why."""
+
+    request: Request
+    error: VideoError
+
+
+def decode_many(
+    requests: Iterable[Request],
+    *,
+    workers: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    in_flight: int | None = None,
+    command: Sequence[str] = WORKER,
+) -> Iterator[Decoded | Failed]:
+    """Decode files in worker processes and yield one result per request, in their order.
+
+    At most `in_flight` requests are taken ahead of the results. Closing the iterator, or an
+    interrupt, ends the workers.
+    """
+    if workers < 1:
+        raise SettingError("workers", workers, "somebody must decode; it must be at least 1")
+    ahead = in_flight or 2 * workers
+    pending: deque[Future[Decoded | Failed]] = deque()
+    with _Pool(command, limits) as pool, ThreadPoolExecutor(workers) as threads:
+        try:
+            for request in requests:
+                pending.append(threads.submit(pool.run, request))
+                if len(pending) >= ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.stop()  # before the threads are joined, or they would wait for their answers
+
+
+class _Pool:
+    """One worker per thread that asks; all are watched, and ended, together."""
+
+    def __init__(self, command: Sequence[str], limits: Limits) -> None:
+        self._command, self._limits = command, limits
+        self._own = threading.local()
+        self._workers: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_Pool":
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._watcher.join()
+        for worker in self._workers:
+            worker.end()
+
+    def stop(self) -> None:
+        """Kill all workers, so that every thread that waits for one goes on."""
+        with self._lock:
+            self._closed.set()
+            for worker in self._workers:
+                worker.kill()
+
+    def run(self, request: Request) -> Decoded | Failed:
+        """Have a file decoded by this thread's worker; a dead one is replaced first."""
+        worker: WorkerProcess | None = getattr(self._own, "worker", None)
+        if worker is None or worker.is_dead:
+            worker = self._own.worker = self._replaced(worker)
+        try:
+            result = _answered(request, worker, self._limits)
+            if worker.stop_clock():  # late by less than the watcher could see
+                worker.end()
+            return result
+        except WorkerDied:
+            error = _death(request, worker, self._limits)
+            worker.end()
+            return Failed(request, error)
+
+    def _replaced(self, dead: WorkerProcess | None) -> WorkerProcess:
+        with self._lock:
+            if self._closed.is_set():
+                raise DecoderStartError("decoding has been ended")
+            if dead is not None:
+                self._workers.discard(dead)
+            worker = WorkerProcess(self._command, self._limits)
+            self._workers.add(worker)
+        worker.wait_until_ready()
+        return worker
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_SECONDS):
+            with self._lock:
+                for worker in self._workers:
+                    worker.end_if_late()
+
+
+def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
+    header = worker.ask(
+        {
+            "path": os.path.abspath(os.fsdecode(request.path)),
+            "size": request.pixels.size,
+            "whole": request.whole,
+            "sampling": asdict(request.sampling),
+        }
+    )
+    try:
+        if "error" in header:
+            error = _REASONS[header["error"]]
+            return Failed(request, error(request.path, str(header["reason"])))
+        return _decoded(request, header, worker, limits)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WorkerDied from error
+
+
+def _decoded(
+    request: Request, header: Mapping[str, Any], worker: WorkerProcess, limits: Limits
+) -> Decoded:
+    seconds = tuple(float(second) for second in header["seconds"])
+    counts = [int(count) for _, _, count in header["stretches"]]
+    if not 0 < len(seconds) <= limits.frames or sum(counts) != len(seconds) or min(counts) < 1:
+        raise ValueError("frames and segments do not agree")
+    info = VideoInfo(**header["info"])
+    if not 0 <= info.duration_seconds <= limits.duration_seconds:
+        raise ValueError("a video cannot be that long")
+    size = request.pixels.size
+    height, width = map(int, header["picture"]) if request.whole else (size, size)
+    if not 0 < min(height, width) <= max(height, width) <= LONGEST_RATIO * size:
+        raise ValueError("a picture cannot be that large")
+    crops = worker.take((len(seconds), 3, height, width))
+    ends = np.cumsum(counts).tolist()
+    clips = tuple(
+        Clip(float(start), float(end), seconds[last - count : last], crops[last - count : last])
+        for (start, end, count), last in zip(header["stretches"], ends, strict=True)
+    )
+    warnings = tuple(str(warning) for warning in header["warnings"])
+    return Decoded(request, info, clips, warnings)
+
+
+def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
+    broken_limit = worker.stop_clock()
+    if broken_limit == "seconds":
+        reason = f"decoding it took more than {limits.seconds:g} s (Limits.seconds)"
+        return VideoLimitError(request.path, reason)
+    if broken_limit == "stall_seconds":
+        reason = f"decoding it made no progress for {limits.stall_seconds:g} s"
+        return VideoLimitError(request.path, f"{reason} (Limits.stall_seconds)")
+    return DecoderDiedError(request.path, f"the decoder {worker.cause_of_death()} on it")

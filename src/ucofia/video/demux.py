@@ -1,0 +1,243 @@
+"""Packets and frames of one video file: the only file that knows PyAV.
+
+Opens a file without letting it reach any other file or network, reads its packets, decodes all of
+them or only the runs that lead to wanted frames, and turns frames upright. Nothing is ever sought
+by timestamp: that is where other readers go wrong. Which frames are wanted, and what to do when
+the packets' promises prove false (`MisledError`), is `decode`'s business.
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.stream import Discard, Disposition
+from av.video.reformatter import VideoReformatter
+from jaxtyping import UInt8
+
+from ucofia.errors import NotAVideoError, VideoLimitError
+from ucofia.video.limits import Limits
+from ucofia.video.seek_plan import PacketIndex, is_consistent, runs
+
+# Formats that contain their own pictures; playlists, image patterns and capture devices do not.
+_FORMATS = (
+    "3dostr,amv,apng,asf,av1,avi,dirac,dv,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,webm,"
+    "mov,mp4,m4a,3gp,3g2,mj2,mjpeg,mpeg,mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,wtv,"
+    "yuv4mpegpipe"
+)
+# One packet is one frame, and packets carry the moment their frame is shown. Other codecs hide
+# frames, pack two into a packet or leave gaps; their files are small and are decoded in order.
+_ONE_FRAME_PER_PACKET = frozenset(
+    "apng av1 ffv1 gif h264 hevc libdav1d mjpeg mpeg2video png prores qtrle rawvideo vp9".split()
+)
+# Codecs that mark frames no other frame leans on, so that unwanted ones need no decoding. HEVC's
+# mark is weaker (frames of a higher temporal layer may lean on a marked one) and is not used.
+_MARKS_UNREFERENCED = frozenset({"h264", "mpeg2video"})
+_READ_ATTEMPTS = 20  # after so many errors the rest of a file is given up
+
+
+class MisledError(Exception):
+    """The packets promised something that the decoder did not give."""
+
+
+@contextmanager
+def opened(path: Path, limits: Limits) -> Iterator[Any]:
+    """Open a file and yield its stream of moving pictures, ready to be decoded."""
+    # "file:" keeps a name like http:x or concat:x from being read as an address.
+    name = f"file:{os.path.abspath(path)}"
+    options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS}
+    try:
+        with av.open(name, options=options, metadata_errors="replace") as container:
+            stream = _moving_pictures(path, container)
+            context = stream.codec_context
+            require_pixels(path, context.width, context.height, limits)
+            context.options = {"max_pixels": str(limits.pixels)}
+            # One thread: work is parallel over files, and threads delay frames and errors.
+            context.thread_type = "NONE"
+            context.thread_count = 1
+            for other in container.streams:
+                if other.index != stream.index:
+                    other.discard = Discard.all
+            yield stream
+    except MemoryError as error:
+        reason = "it needs more memory than the limit (Limits.memory_bytes)"
+        raise VideoLimitError(path, reason) from error
+    except av.FFmpegError as error:
+        hint = "; it begins like an mp4 file, so it may be cut off" if _begins_as_mp4(path) else ""
+        reason = f"it is not a video the decoder can read ({error.strerror or error}){hint}"
+        raise NotAVideoError(path, reason) from error
+
+
+def _begins_as_mp4(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8)[4:] == b"ftyp"
+
+
+@contextmanager
+def again(path: Path, limits: Limits, held: Sequence[Any] | None) -> Iterator[Iterable[Any]]:
+    """Yield the packets of a file once more: those held from the first time, or read anew."""
+    if held is not None:
+        yield held
+        return
+    with opened(path, limits) as stream:
+        yield demuxed(stream)
+
+
+def demuxed(stream: Any) -> Iterator[Any]:
+    """Yield the packets of a stream; an error in between costs what is damaged, not the rest."""
+    attempts = 0
+    while attempts < _READ_ATTEMPTS:
+        try:
+            # Empty packets would tell the decoder that the video ends.
+            yield from (packet for packet in stream.container.demux(stream) if packet.size)
+            return
+        except av.FFmpegError:
+            attempts += 1
+        except IndexError:
+            # A packet of a stream that begins later than the others: not ours, and consumed.
+            continue
+
+
+def planned(
+    packets: Iterable[Any],
+    index: PacketIndex,
+    wanted: Collection[int],
+    alive: Callable[[], None],
+) -> Iterator[Any]:
+    """Decode the runs of packets that lead to the wanted ticks, and yield those frames."""
+    missing = set(wanted)
+    stretches = iter(runs(index, wanted))
+    first, last = next(stretches)
+    for position, packet in enumerate(packets):
+        if position < first:
+            continue
+        alive()
+        if position == first:
+            opening, newest = packet.pts, -math.inf
+        # Frames in front of the opening keyframe lean on what was not decoded.
+        is_leading = packet.pts < opening
+        for frame in _decoded(packet, packet.pts in wanted, position == last, is_leading):
+            if frame.pts <= newest:
+                raise MisledError
+            newest = frame.pts
+            if frame.pts in missing:
+                if frame.is_corrupt:
+                    raise MisledError
+                missing.discard(frame.pts)
+                yield frame
+        if position == last:
+            first, last = next(stretches, (-1, -1))
+            if last < 0:
+                break
+    if missing:
+        raise MisledError
+
+
+def all_frames(path: Path, limits: Limits, alive: Callable[[], None]) -> Iterator[Any | None]:
+    """Decode a file from its first packet to its last; None stands for a packet that failed."""
+    with opened(path, limits) as stream:
+        for packet in itertools.chain(demuxed(stream), [None]):
+            alive()
+            try:
+                yield from stream.codec_context.decode(packet)
+            except av.FFmpegError:
+                yield None
+
+
+def is_trusted(index: PacketIndex, stream: Any) -> bool:
+    """Say whether the index may be believed without having decoded anything."""
+    context = stream.codec_context
+    if context.name not in _ONE_FRAME_PER_PACKET or not is_consistent(index):
+        return False
+    # Frames are reordered although the packets claim they are not: the moments of decoding were
+    # taken for those of showing. AVI has no others.
+    ticks = index.shown_at
+    in_order = all(a < b for a, b in itertools.pairwise(ticks))  # type: ignore[operator]
+    return not (context.has_b_frames and (in_order or stream.container.format.name == "avi"))
+
+
+def upright_rgb(frame: Any) -> UInt8[np.ndarray, "h x 3"]:
+    """Turn a frame as its display matrix says: by quarters, mirrored or not."""
+    picture: UInt8[np.ndarray, "h x 3"]
+    picture = _RGB.reformat(frame, format="rgb24", threads=1).to_ndarray()
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return picture
+    x_by_x, y_by_x, _, x_by_y, y_by_y = np.frombuffer(matrix, dtype=np.int32)[:5].tolist()
+    is_quarter = abs(x_by_y) + abs(y_by_x) > abs(x_by_x) + abs(y_by_y)
+    if is_quarter:
+        picture = picture.transpose(1, 0, 2)
+    x_sign, y_sign = (x_by_y, y_by_x) if is_quarter else (x_by_x, y_by_y)
+    return np.ascontiguousarray(picture[:: -1 if y_sign < 0 else 1, :: -1 if x_sign < 0 else 1])
+
+
+def require_pixels(path: Path, width: int, height: int, limits: Limits) -> None:
+    """Refuse frames that are larger than allowed."""
+    if width * height > limits.pixels:
+        raise VideoLimitError(
+            path,
+            f"its frames have {width} x {height} pixels, more than the limit of "
+            f"{limits.pixels} (Limits.pixels)",
+        )
+
+
+def rate(stream: Any) -> Fraction:
+    """Say how many frames a second the container claims; one that says nothing means 25."""
+    rates = (stream.guessed_rate, stream.average_rate, stream.base_rate)
+    return next((Fraction(rate) for rate in rates if rate and rate > 0), Fraction(25))
+
+
+def tick_seconds(stream: Any) -> Fraction:
+    """Say how long a tick of the stream's clock is."""
+    return Fraction(stream.time_base)
+
+
+def stated_seconds(stream: Any) -> float:
+    """Say how long the container claims to be; 0 when it does not."""
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    return float((stream.container.duration or 0) / av.time_base)
+
+
+def names(stream: Any) -> tuple[str, str]:
+    """Name the codec and the container."""
+    return stream.codec_context.name, stream.container.format.name
+
+
+# Kept, because setting up a conversion costs more than converting a small frame.
+_RGB = VideoReformatter()
+
+
+def _moving_pictures(path: Path, container: Any) -> Any:
+    cover = Disposition.attached_pic | Disposition.timed_thumbnails
+    streams = [s for s in container.streams.video if not s.disposition & cover]
+    if not streams:
+        kinds = ", ".join(sorted({s.type for s in container.streams})) or "an empty container"
+        raise NotAVideoError(path, f"it has no moving pictures, only {kinds}")
+    best = container.streams.best("video")
+    stream = next((s for s in streams if best is not None and s.index == best.index), streams[0])
+    if stream.codec_context is None:
+        raise NotAVideoError(path, "its pictures are coded in a way the decoder does not know")
+    return stream
+
+
+def _decoded(packet: Any, is_wanted: bool, is_last: bool, is_leading: bool) -> list[Any]:
+    context = packet.stream.codec_context
+    if context.name in _MARKS_UNREFERENCED:
+        context.skip_frame = "DEFAULT" if is_wanted else "NONREF"
+    frames = []
+    try:
+        frames += context.decode(packet)
+        if is_last:
+            frames += context.decode(None)
+            context.flush_buffers()
+    except av.FFmpegError as error:
+        if not is_leading:
+            raise MisledError from error
+    return frames

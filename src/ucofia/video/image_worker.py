@@ -1,0 +1,65 @@
+"""The process that decodes still pictures, under the same limits as videos.
+
+Speaks the protocol of `ucofia.video.worker` and is started the same way; a picture is a video of
+one frame. Imports no torch, so that it starts quickly and has little to lose.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
+from ucofia.video.crop import crop
+from ucofia.video.decode import VideoInfo
+from ucofia.video.decode_worker import serve
+from ucofia.video.limits import Limits, require_file
+
+STILL_WORKER = (sys.executable, "-P", "-m", "ucofia.video.image_worker")
+FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
+
+
+def answer(
+    request: Mapping[str, Any], limits: Limits, alive: Callable[[], None]
+) -> tuple[dict[str, Any], bytes]:
+    """Decode one picture into a crop, or say why not."""
+    try:
+        frame, kind = _frame(str(request["path"]), limits)
+    except VideoError as error:
+        return {"error": type(error).__name__, "reason": error.reason}, b""
+    height, width = frame.shape[:2]
+    info = VideoInfo(0.0, 1, 0.0, width, height, kind, kind)
+    header = {"info": asdict(info), "stretches": [[0, 0, 1]], "seconds": [0.0], "warnings": []}
+    return header, crop(frame, int(request["size"]))[None].tobytes()
+
+
+def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
+    try:
+        require_file(Path(path))
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > limits.pixels:
+                size = f"{image.width} x {image.height}"
+                raise VideoLimitError(path, f"the picture is too large ({size} pixels)")
+            kind = (image.format or "").lower()
+            # Phones store pictures as the sensor saw them, and beside that which way is up.
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB")), kind
+    except UnidentifiedImageError as error:
+        raise NotAVideoError(path, "it is not a picture that can be read") from error
+    except MemoryError as error:
+        raise VideoLimitError(path, "the picture needs too much memory") from error
+    except VideoError:
+        raise
+    except Exception as error:  # the per-file boundary, as for videos
+        reason = f"the picture cannot be read ({type(error).__name__})"
+        raise UnreadableVideoError(path, reason) from error
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
+    serve(answer)

@@ -1,0 +1,165 @@
+"""One worker process, seen from the parent: start it, ask it, and know why it died.
+
+Trusts nothing it hears: an answer is a line of JSON and a number of bytes that the parent worked
+out itself. Knows nothing of videos; what is asked and answered is `sandbox`'s business.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ucofia.errors import DecoderStartError
+from ucofia.video.limits import Limits
+
+# -P: a file named av.py among somebody's videos must not be imported.
+WORKER = (sys.executable, "-P", "-m", "ucofia.video.decode_worker")
+
+_START_SECONDS = 120.0
+_DYING_SECONDS = 1.0
+_LONGEST_LINE = 1 << 24
+_CHUNK_BYTES = 1 << 20
+
+
+class WorkerDied(Exception):  # noqa: N818 - an event, caught next door, not a user's error
+    """The process ended, or said something that makes no sense, in the middle of a request."""
+
+
+class WorkerProcess:
+    """A process and the conversation with it; `end_if_late` is called from another thread."""
+
+    def __init__(self, command: Sequence[str], limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._asked, self._deadline = 0.0, time.monotonic() + _START_SECONDS
+        self._broken_limit: str | None = None
+        # A file, not a pipe: nobody has to empty it while the worker talks.
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(),
+        )
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether another process is needed."""
+        return self._process.poll() is not None
+
+    def wait_until_ready(self) -> None:
+        """Hand over the limits and wait for the first word; a silent death is said aloud."""
+        try:
+            self._say(asdict(self._limits))
+            self._hear()
+        except (WorkerDied, OSError) as error:
+            self._process.kill()
+            code = self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()
+            self.end()
+            raise DecoderStartError(said[-500:] or f"exit code {code}") from error
+        self.stop_clock()
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for the first line of its answer."""
+        now = time.monotonic()
+        self._asked, self._deadline = now, now + self._limits.stall_seconds
+        try:
+            self._say(message)
+        except OSError as error:
+            raise WorkerDied from error
+        while "alive" in (header := self._hear()):
+            now = time.monotonic()
+            total = self._asked + self._limits.seconds
+            self._deadline = min(now + self._limits.stall_seconds, total)
+        return header
+
+    def take(self, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
+        """Take the bytes that follow an answer."""
+        array = np.empty(shape, dtype=np.uint8)
+        assert self._process.stdout is not None
+        rest = memoryview(array.data).cast("B")
+        while rest:
+            chunk = self._process.stdout.read(min(len(rest), _CHUNK_BYTES))
+            if not chunk:
+                raise WorkerDied
+            rest[: len(chunk)] = chunk
+            rest = rest[len(chunk) :]
+        return array
+
+    def stop_clock(self) -> str | None:
+        """Let no more time count until the next request; say which limit was broken by now."""
+        with self._lock:
+            self._deadline = math.inf
+            return self._broken_limit
+
+    def end(self) -> None:
+        """Kill the process and wait for it to be gone."""
+        self.stop_clock()
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+    def kill(self) -> None:
+        """Kill the process; whoever waits for its answer learns of it and cleans up."""
+        self._process.kill()
+
+    def end_if_late(self) -> None:
+        """Kill the process when it has been silent, or busy, for longer than allowed."""
+        with self._lock:
+            now = time.monotonic()
+            if now > self._deadline and self._broken_limit is None:
+                is_over = self._asked and now >= self._asked + self._limits.seconds
+                self._broken_limit = "seconds" if is_over else "stall_seconds"
+                self._process.kill()
+
+    def cause_of_death(self) -> str:
+        """Say how the process failed, when it was not late."""
+        try:
+            code = self._process.wait(_DYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "answered nonsense"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"crashed ({signal.Signals(-code).name})"
+        return f"crashed (signal {-code})"
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline(_LONGEST_LINE)
+        try:
+            header = json.loads(line)
+        except ValueError as error:
+            raise WorkerDied from error
+        if not isinstance(header, dict):
+            raise WorkerDied
+        return header
+
+
+def _environment() -> dict[str, str]:
+    # The worker sees the same packages, however the parent found them; "" would be whatever
+    # folder somebody stands in. It computes on one thread: there are as many workers as wished.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

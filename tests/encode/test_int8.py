@@ -1,0 +1,213 @@
+"""Quick inference: the same numbers where it is exact, near ones in bytes, never a stale one."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, linear
+from transformers import BertConfig, BertModel, CLIPVisionConfig, CLIPVisionModelWithProjection
+
+from tests.test_starter import needs_packages
+from ucofia import checkpoint, starter_parts
+from ucofia.encode import int8
+from ucofia.encode.efficientnet import EfficientNetLite0
+from ucofia.types import VideoBatch
+from ucofia.video.pixels import crops
+
+REPOSITORY = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("UCOFIA_SHARED", REPOSITORY.parent / "shared"))
+PHOTOS = SHARED / "data" / "flickr8k_1000"
+needs_bytes = pytest.mark.skipif(not int8.has_bytes(), reason="no byte products here")
+
+
+def bert(width: int = 16) -> Any:
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": 50}
+    config = BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+def vision(width: int = int8.WIDTH_FROM, act: str = "quick_gelu") -> Any:
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "image_size": 32}
+    config = CLIPVisionConfig(
+        **sizes, patch_size=8, num_hidden_layers=2, num_attention_heads=4, hidden_act=act
+    )
+    tower = CLIPVisionModelWithProjection(config).vision_model.eval()
+    for parameter in tower.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return tower
+
+
+def words() -> tuple[Tensor, Tensor]:
+    mask = torch.arange(7) < torch.tensor([7, 3, 5])[:, None]
+    return torch.randint(1, 50, (3, 7)), mask
+
+
+def test_a_written_out_bert_is_the_library_s() -> None:
+    encoder = bert()
+    ids, mask = words()
+    with torch.no_grad():
+        theirs = encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        ours = int8.bert(encoder, ids, mask=mask, in_bytes=False)
+        whole = int8.bert(encoder, ids, mask=torch.ones_like(mask), in_bytes=False)
+        theirs_whole = encoder(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(ours[mask], theirs[mask])
+    torch.testing.assert_close(whole, theirs_whole)
+
+
+def test_a_written_out_bert_passes_gradients_to_every_weight() -> None:
+    encoder = bert(width=int8.WIDTH_FROM)
+    ids, mask = words()
+    int8.bert(encoder, ids, mask=mask, in_bytes=True).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+
+
+def test_only_a_plain_bert_at_rest_is_written_out() -> None:
+    assert int8.runs_plain_bert(bert())
+    assert not int8.runs_plain_bert(bert().train())
+    assert not int8.runs_plain_bert(bert().double())
+    assert not int8.runs_plain_bert(bert().to("meta"))
+    relu = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, hidden_act="relu"))
+    assert not int8.runs_plain_bert(relu.eval())
+
+
+@needs_bytes
+def test_bytes_need_an_idle_wide_tower_on_the_processor() -> None:
+    tower = vision()
+    assert not int8.takes_bytes(tower)  # gradients are wanted
+    with torch.no_grad():
+        assert int8.takes_bytes(tower)
+        assert not int8.takes_bytes(vision(act="gelu"))
+        assert not int8.takes_bytes(vision(width=8))
+        assert not int8.takes_bytes(copy.deepcopy(tower).train())
+        assert not int8.takes_bytes(copy.deepcopy(tower).to("meta"))
+
+
+@needs_bytes
+def test_a_tower_in_bytes_is_near_the_tower() -> None:
+    tower, pixels = vision(), torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        plain = tower(pixel_values=pixels).last_hidden_state
+        quick = int8.vision_in_bytes(tower)(pixels)
+    assert cosine_similarity(plain, quick, dim=-1).min() > 0.99
+    assert not torch.equal(plain, quick)
+
+
+@needs_bytes
+def test_no_picture_depends_on_its_neighbours_and_none_is_fine() -> None:
+    tower, pixels = vision(), torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        quick = int8.vision_in_bytes(tower)
+        torch.testing.assert_close(quick(pixels)[1:2], quick(pixels[1:2]))
+        assert quick(pixels[:0]).shape == (0, 17, int8.WIDTH_FROM)
+
+
+@needs_bytes
+def test_words_in_bytes_are_near_and_depend_on_no_other_text() -> None:
+    encoder = bert(width=int8.WIDTH_FROM)
+    ids, mask = words()
+    with torch.no_grad():
+        plain = int8.bert(encoder, ids, mask=mask, in_bytes=False)
+        quick = int8.bert(encoder, ids, mask=mask, in_bytes=True)
+        alone = int8.bert(encoder, ids[1:2, :3], mask=mask[1:2, :3], in_bytes=True)
+    assert cosine_similarity(plain, quick, dim=-1)[mask].min() > 0.99
+    assert not torch.equal(plain, quick)
+    torch.testing.assert_close(quick[1:2, :3], alone, rtol=1e-3, atol=1e-3)
+
+
+@needs_bytes
+def test_weights_that_changed_are_rounded_again() -> None:
+    tower, pixels = vision(), torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        before = int8.vision_in_bytes(tower)(pixels)
+        assert int8.vision_in_bytes(tower) is int8.vision_in_bytes(tower)
+        tower.encoder.layers[0].mlp.fc1.weight.mul_(2)
+        after = int8.vision_in_bytes(tower)(pixels)
+    assert not torch.allclose(before, after)
+
+
+@needs_bytes
+@pytest.mark.parametrize("weights", [(64, 64), (-64, -64), (1, 127), (127, 127), (-127, -127)])
+@pytest.mark.parametrize("depth", [None, 0.0])
+def test_no_sum_of_products_overflows(weights: tuple[int, int], depth: float | None) -> None:
+    weight = torch.tensor(weights).float().repeat(8, 200)
+    x = torch.ones(3, 400)
+    x[1, ::2] = 0.5
+    layer = int8.LinearInBytes(weight, torch.zeros(8), depth=depth)
+    torch.testing.assert_close(layer(x), linear(x, weight), rtol=0.01, atol=0.01)
+
+
+@needs_bytes
+def test_a_token_with_huge_values_does_not_drown_the_others() -> None:
+    x, weight = torch.randn(4, 64), torch.randn(8, 64)
+    x[0] *= 1000
+    near = int8.LinearInBytes(weight, torch.ones(8))(x)
+    assert cosine_similarity(near, linear(x, weight, torch.ones(8))).min() > 0.999
+
+
+@needs_bytes
+def test_rows_of_zeros_give_the_bias() -> None:
+    layer = int8.LinearInBytes(torch.zeros(2, 3), torch.tensor([1.0, 2.0]))
+    torch.testing.assert_close(layer(torch.zeros(2, 3)), torch.tensor([[1.0, 2.0]] * 2))
+
+
+def test_evening_out_channels_changes_no_output() -> None:
+    sizes = {**starter_parts.VIT_B16, "num_hidden_layers": 1, "image_size": 32}
+    model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    pixels = torch.randn(1, 3, 32, 32)
+    all_layers = {
+        key.replace("layers.0.", f"layers.{index}."): tensor.clone()
+        for index in range(12)
+        for key, tensor in model.state_dict().items()
+    }
+    with torch.no_grad():
+        before = model(pixel_values=pixels).last_hidden_state
+        even = starter_parts.even_out(all_layers)
+        model.load_state_dict({key: even[key] for key in model.state_dict()})
+        after = model(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+    name = "vision_model.encoder.layers.0.layer_norm1.weight"
+    assert not torch.equal(even[name], all_layers[name])
+
+
+def test_norms_folded_into_convolutions_change_nothing() -> None:
+    net = EfficientNetLite0().eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.normal_(module.running_mean, std=0.1)
+    pictures = torch.rand(2, 3, 33, 32) * 2 - 1
+    plain = net(pictures).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(net(pictures), plain, rtol=1e-4, atol=1e-5)
+        net._bn0.running_mean.add_(1)  # a buffer, not a weight
+        assert not torch.allclose(net(pictures), plain)
+
+
+@pytest.mark.slow
+@needs_bytes
+@needs_packages
+@pytest.mark.skipif(not PHOTOS.is_dir(), reason="no photographs here")
+def test_the_real_starter_in_bytes_stays_within_the_stated_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = checkpoint.load("starter")
+    assert model.pixels is not None
+    names = sorted(PHOTOS.glob("*.jpg"))[::400]
+    pixels = crops([np.asarray(Image.open(n).convert("RGB")) for n in names], model.pixels)
+    video = VideoBatch(pixels[:, None], torch.ones(len(names), 1, dtype=torch.bool))
+    texts = ["a dog catches a frisbee", "two people at a table"]
+    with torch.no_grad():
+        quick = model.encode_video(video), model.encode_text(model.tokenize(texts))
+        monkeypatch.setattr(int8, "is_idle", lambda tower: False)
+        plain = model.encode_video(video), model.encode_text(model.tokenize(texts))
+    assert cosine_similarity(quick[0].frames, plain[0].frames, dim=-1).min() > 0.99
+    assert cosine_similarity(quick[1].sentence, plain[1].sentence, dim=-1).min() > 0.997
+    assert not torch.equal(quick[0].frames, plain[0].frames)

@@ -1,0 +1,149 @@
+"""Ablations: rows have trainings and figures, killed jobs go on, stale files do not count."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ucofia.cli.ablate
+from ucofia.cli import main
+from ucofia.errors import UnknownNameError
+from ucofia.research.ablate import job as jobs
+from ucofia.research.ablate import pretraining, rows, table
+from ucofia.research.ablate.job import Job, Size
+from ucofia.research.ablate.rows import chosen, tables, trainings
+
+assert ucofia.cli.ablate  # its import adds the verb
+
+SMALL = Size(train=4, val=1, test=2)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job of two steps per training."""
+    brief = replace(rows.TRAIN, epochs=2, batch=24)
+    known = {"video": replace(trainings()["video"], train=brief)}
+    monkeypatch.setattr(jobs, "trainings", lambda: known)
+    monkeypatch.setattr(table, "trainings", lambda: known)
+    monkeypatch.setattr(pretraining, "PICTURES", {"train": 20, "val": 4, "test": 4})
+    monkeypatch.setattr(pretraining, "TRAIN", replace(pretraining.TRAIN, epochs=1, batch=20))
+    return Job(tmp_path / "results", tmp_path / "work", SMALL)
+
+
+def test_every_row_reads_a_training_that_exists_and_every_training_is_read() -> None:
+    read = {row.training for found in tables() for row in found.rows}
+    assert read == set(trainings())
+
+
+def test_rows_stand_beside_their_own_figures() -> None:
+    by_name = {found.name: found.rows for found in tables()}
+    assert [row.figures["R@1"] for row in by_name["abla1"]] == [44.5, 47.1, 48.2]
+    assert [row.figures["R@1"] for row in by_name["abla2"]] == [47.1, 46.5, 48.2, 47.2]
+    assert [row.figures["R@1"] for row in by_name["abla3-1"]] == [45.6, 46.2, 47.1]
+    assert [row.figures["R@1"] for row in by_name["abla3-2"]] == [46.4, 47.1, 47.5, 48.2]
+    assert [row.figures["R@1"] for row in by_name["ab1"]] == [47.8, 47.7, 48.2]
+    assert [row.figures.get("R@1") for row in by_name["abla4"]] == [48.2, 49.4, None]
+    rates = [row.figures.get("R@1") for row in by_name["text:learning-rate"]]
+    assert rates == [43.8, None, 49.4, 47.1]
+
+
+def test_trainings_differ_only_in_what_they_are_named_for() -> None:
+    full = trainings()["full"]
+    for name, training in trainings().items():
+        if name in rows.PEERS:
+            assert training == replace(full, name=name, parts=training.parts)
+            continue
+        same_levels = replace(training.model, levels=full.model.levels)
+        assert same_levels == full.model, name
+        assert replace(training.train, encoder_rate=full.train.encoder_rate) == full.train
+    models = [(t.model, t.train, t.patch_pixels) for t in trainings().values()]
+    assert len(set(models)) == len(models)
+
+
+def test_a_choice_names_trainings_or_tables() -> None:
+    assert chosen([]) == list(trainings())
+    assert chosen(["abla1"]) == ["full", "video", "video+frame"]
+    assert chosen(["rate-tenth", "abla4"]) == ["full", "rate-tenth"]
+    with pytest.raises(UnknownNameError, match="unknown training or table 'abla9'; did you mean"):
+        chosen(["abla9"])
+
+
+def test_a_killed_job_goes_on_to_the_result_of_one_that_was_not(job: Job, tmp_path: Path) -> None:
+    expected = Job(tmp_path / "other", tmp_path / "other-work", SMALL)
+    assert list(expected.run(["video"], [0])) == [("video", 0, False)]
+
+    def killed(what: str, done: int, total: int | None) -> None:
+        if what.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(replace(job, progress=killed).run(["video"], [0]))
+    assert not list(job.results.glob("*"))
+    assert list(job.run(["video"], [0])) == [("video", 0, False)]
+    same = ("test", "kinds", "retrieved", "recipe", "parameters")
+    ours, theirs = (json.loads(j.file("video", 0).read_text()) for j in (job, expected))
+    assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
+    assert list(job.run(["video"], [0])) == [("video", 0, True)]
+    assert ours["recipe"]["data"] == job.data_name
+    found = table.read(job.results)
+    assert [result["seed"] for result in found.of("video")] == [0] and not found.ignored
+    r1 = ours["test"]["t2v"]["none"]["R@1"]
+    assert f"| video-sentence | 1 | {r1:.1f} |" in table.page(found)
+
+
+def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
+    training = jobs.trainings()["video"]
+    job.results.mkdir()
+    good = {
+        "training": "video",
+        "seed": 0,
+        "recipe": job.recipe(training),
+        "parameters": 1,
+        "train_seconds": 1.0,
+        "kinds": {"scene": 50.0},
+        "test": {way: {"none": {"R@1": 1.0, "R@5": 2.0, "MnR": 3.0}} for way in ("t2v", "v2t")},
+    }
+    for seed in (0, 1):
+        job.file("video", seed).write_text(json.dumps({**good, "seed": seed}))
+    other_data = {**good, "seed": 2, "recipe": {**good["recipe"], "data": "x"}}  # type: ignore[dict-item]
+    other_rate = {**good, "seed": 3, "recipe": {**good["recipe"], "train": {}}}  # type: ignore[dict-item]
+    job.file("video", 2).write_text(json.dumps(other_data))
+    job.file("video", 3).write_text(json.dumps(other_rate))
+    job.file("video", 4).write_text('{"training": "video", "se')
+    assert [job.result(training, seed) is not None for seed in range(5)] == [
+        *(True, True),
+        *(False, False, False),
+    ]
+    found = table.read(job.results)
+    assert len(found.of("video")) == 2
+    assert found.ignored == ["video-seed-2.json", "video-seed-3.json", "video-seed-4.json"]
+
+
+def test_another_recipe_is_another_folder(job: Job) -> None:
+    training = jobs.trainings()["video"]
+    faster = replace(training, train=replace(training.train, encoder_rate=1.0))
+    assert job.folder(training, 0) != job.folder(faster, 0)
+    assert job.folder(training, 0) == replace(job, progress=print).folder(training, 0)
+
+
+def test_what_was_not_run_says_so(tmp_path: Path) -> None:
+    text = table.page(table.read(tmp_path))
+    assert "| video-sentence | 0 | not run | not run | not run | not run | 44.5 | 71.1 |" in text
+
+
+def test_one_seed_has_no_deviation() -> None:
+    assert table.spread([41.0]) == "41.0"
+    assert table.spread([40.0, 42.0]) == "41.0 ± 1.4"
+
+
+def test_the_command_shows_results_without_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", "shapes", "--seeds", "0", "--out", str(tmp_path)]) == 0
+    assert "not run" in capsys.readouterr().out
+    assert "not run" in (tmp_path / "ablation.md").read_text()
+    assert main(["ablate", "msvd", "--out", str(tmp_path)]) == 2
+    assert "'msvd'" in capsys.readouterr().err
+    assert main(["ablate", "shapes", "--only", "vdeo", "--out", str(tmp_path)]) == 1
+    assert "did you mean 'video'" in capsys.readouterr().err

@@ -1,0 +1,19 @@
+"""Moments as people write them."""
+
+import pytest
+
+from ucofia.timecode import clock
+
+
+@pytest.mark.parametrize(
+    ("second", "plain", "fine"),
+    [
+        (0.0, "0:00", "0:00.0"),
+        (12.86, "0:12", "0:12.8"),
+        (59.99, "0:59", "0:59.9"),
+        (60.0, "1:00", "1:00"),
+        (3725.9, "1:02:05", "1:02:05"),
+    ],
+)
+def test_a_moment_is_the_one_that_has_begun(second: float, plain: str, fine: str) -> None:
+    assert (clock(second), clock(second, tenths=True)) == (plain, fine)
