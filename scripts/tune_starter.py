@@ -34,7 +34,7 @@ from ucofia.config import TrainConfig
 from ucofia.datasets import folder as own_folder
 from ucofia.datasets.types import VideoItem
 from ucofia.encode.patches import nearness, top_patches
-from ucofia.encode.starter import CLASSIFIER_WEIGHT, PAD_ID, StarterBackbone
+from ucofia.encode.starter import CLASSIFIER_WEIGHT, StarterBackbone
 from ucofia.model import Model
 from ucofia.train.loop import train
 from ucofia.train.settings import Settings, TrainData
@@ -84,7 +84,8 @@ class Seen(nn.Module):
         return self.text_of[0].words_of(text, length=length)
 
     def encode_words(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        rows = [self.answers[ids[ids != PAD_ID].numpy().tobytes()].float() for ids in batch.ids]
+        known = zip(batch.ids, batch.mask, strict=True)
+        rows = [self.answers[ids[real].numpy().tobytes()].float() for ids, real in known]
         words = nn.utils.rnn.pad_sequence([row[:-1] for row in rows], batch_first=True)
         words = nn.functional.pad(words, (0, 0, 0, batch.ids.shape[1] - words.shape[1]))
         sentence = torch.stack([row[-1] for row in rows])
@@ -177,8 +178,7 @@ def ask(model: Model, texts: Sequence[str]) -> dict[bytes, Tensor]:
     for start in range(0, len(unique), 64):
         batch = model.tokenize(unique[start : start + 64])
         words, sentence = model.backbone.encode_words(batch)
-        for ids, found, whole in zip(batch.ids, words, sentence, strict=True):
-            real = ids != PAD_ID
+        for ids, real, found, whole in zip(batch.ids, batch.mask, words, sentence, strict=True):
             answers[ids[real].numpy().tobytes()] = torch.cat([found[real], whole[None]]).half()
     return answers
 

@@ -12,13 +12,14 @@ from torch import Tensor
 
 
 class Rows:
-    """A frozen dataclass of tensors that share their first axis."""
+    """A frozen dataclass of tensors that share their first axis; an optional one may be None."""
 
     def __len__(self) -> int:
         return len(next(iter(self._tensors().values())))
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if value is not None}
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         changed = {name: change(tensor) for name, tensor in self._tensors().items()}

@@ -113,7 +113,7 @@ class Model(nn.Module):
         return TextFeatures(
             sentence=nn.functional.normalize(sentence, dim=-1),
             words=nn.functional.normalize(words, dim=-1),
-            word_mask=batch.mask if self.config.masked else torch.ones_like(batch.mask),
+            word_mask=batch.word_mask if self.config.masked else torch.ones_like(batch.mask),
         )
 
     def encode_texts(self, texts: Sequence[str]) -> Iterator[TextFeatures]:
@@ -122,8 +122,7 @@ class Model(nn.Module):
             return
         for some in self.tokenize(texts).split(TEXTS_AT_ONCE):
             if self.config.masked:  # no wider than its own longest text
-                width = int(some.mask.any(0).nonzero().max()) + 1
-                some = TextBatch(some.ids[:, :width], some.mask[:, :width])
+                some = some.trimmed()
             with torch.inference_mode():
                 features = self.encode_text(some)
             yield features

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ucofia.batching import Rows
-from ucofia.errors import EmptyInputError, NotFiniteError
+from ucofia.errors import EmptyInputError, NotFiniteError, SettingError
 
 # (what is being done, how much is done, how much there is or None); surfaces draw it.
 Progress = Callable[[str, int, int | None], None]
@@ -25,10 +25,32 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class TextBatch(Rows):
-    """Tokenised texts, as a backbone's tokenizer makes them."""
+    """Tokenised texts, as a backbone's tokenizer makes them.
+
+    `mask` marks the tokens that are there; the text tower attends to all of them. `content` marks
+    those that take part in levels of words; None: all that are there.
+    """
 
     ids: Int[Tensor, "t w"]
     mask: Bool[Tensor, "t w"]
+    content: Bool[Tensor, "t w"] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a content word that is padding: no tower says anything about it."""
+        if self.content is not None and bool((self.content & ~self.mask).any()):
+            rows = (self.content & ~self.mask).any(1).nonzero().flatten().tolist()
+            raise SettingError("content", rows, "in these rows it marks tokens that are padding")
+
+    @property
+    def word_mask(self) -> Bool[Tensor, "t w"]:
+        """The words that take part in levels of words."""
+        return self.mask if self.content is None else self.content
+
+    def trimmed(self) -> "TextBatch":
+        """Cut the padding behind the longest text."""
+        width = int(self.mask.sum(1).max()) if len(self) else 0
+        content = None if self.content is None else self.content[:, :width]
+        return TextBatch(self.ids[:, :width], self.mask[:, :width], content)
 
 
 @dataclass(frozen=True)

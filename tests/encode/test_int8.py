@@ -53,8 +53,8 @@ def test_a_written_out_bert_is_the_library_s() -> None:
     ids, mask = words()
     with torch.no_grad():
         theirs = encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        ours = int8.bert(encoder, ids, mask=mask, in_bytes=False)
-        whole = int8.bert(encoder, ids, mask=torch.ones_like(mask), in_bytes=False)
+        ours = int8.bert(encoder, ids, mask=mask)
+        whole = int8.bert(encoder, ids, mask=torch.ones_like(mask))
         theirs_whole = encoder(input_ids=ids).last_hidden_state
     torch.testing.assert_close(ours[mask], theirs[mask])
     torch.testing.assert_close(whole, theirs_whole)
@@ -63,7 +63,7 @@ def test_a_written_out_bert_is_the_library_s() -> None:
 def test_a_written_out_bert_passes_gradients_to_every_weight() -> None:
     encoder = bert(width=int8.WIDTH_FROM)
     ids, mask = words()
-    int8.bert(encoder, ids, mask=mask, in_bytes=True).square().sum().backward()
+    int8.bert(encoder, ids, mask=mask).square().sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
@@ -103,21 +103,8 @@ def test_no_picture_depends_on_its_neighbours_and_none_is_fine() -> None:
     tower, pixels = vision(), torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         quick = int8.vision_in_bytes(tower)
-        torch.testing.assert_close(quick(pixels)[1:2], quick(pixels[1:2]))
+        assert torch.equal(quick(pixels)[1:2], quick(pixels[1:2]))
         assert quick(pixels[:0]).shape == (0, 17, int8.WIDTH_FROM)
-
-
-@needs_bytes
-def test_words_in_bytes_are_near_and_depend_on_no_other_text() -> None:
-    encoder = bert(width=int8.WIDTH_FROM)
-    ids, mask = words()
-    with torch.no_grad():
-        plain = int8.bert(encoder, ids, mask=mask, in_bytes=False)
-        quick = int8.bert(encoder, ids, mask=mask, in_bytes=True)
-        alone = int8.bert(encoder, ids[1:2, :3], mask=mask[1:2, :3], in_bytes=True)
-    assert cosine_similarity(plain, quick, dim=-1)[mask].min() > 0.99
-    assert not torch.equal(plain, quick)
-    torch.testing.assert_close(quick[1:2, :3], alone, rtol=1e-3, atol=1e-3)
 
 
 @needs_bytes
@@ -203,11 +190,9 @@ def test_the_real_starter_in_bytes_stays_within_the_stated_error(
     names = sorted(PHOTOS.glob("*.jpg"))[::400]
     pixels = crops([np.asarray(Image.open(n).convert("RGB")) for n in names], model.pixels)
     video = VideoBatch(pixels[:, None], torch.ones(len(names), 1, dtype=torch.bool))
-    texts = ["a dog catches a frisbee", "two people at a table"]
     with torch.no_grad():
-        quick = model.encode_video(video), model.encode_text(model.tokenize(texts))
+        quick = model.encode_video(video)
         monkeypatch.setattr(int8, "is_idle", lambda tower: False)
-        plain = model.encode_video(video), model.encode_text(model.tokenize(texts))
-    assert cosine_similarity(quick[0].frames, plain[0].frames, dim=-1).min() > 0.99
-    assert cosine_similarity(quick[1].sentence, plain[1].sentence, dim=-1).min() > 0.997
-    assert not torch.equal(quick[0].frames, plain[0].frames)
+        plain = model.encode_video(video)
+    assert cosine_similarity(quick.frames, plain.frames, dim=-1).min() > 0.99
+    assert not torch.equal(quick.frames, plain.frames)

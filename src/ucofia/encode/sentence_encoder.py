@@ -83,14 +83,11 @@ class SentenceTower(nn.Module):
         return _kept(encoded.tokens, _ends(encoded), length)
 
     def encode_words(
-        self, batch: TextBatch, *, in_bytes: bool = False
+        self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Encode every token, and the sentence as the mean of the real ones.
-
-        `in_bytes` allows rounding where a processor gains from it.
-        """
+        """Encode every token, and the sentence as the mean of the real ones."""
         if int8.runs_plain_bert(self.encoder):
-            hidden = int8.bert(self.encoder, batch.ids, mask=batch.mask, in_bytes=in_bytes)
+            hidden = int8.bert(self.encoder, batch.ids, mask=batch.mask)
         else:
             hidden = self.encoder(
                 input_ids=batch.ids, attention_mask=batch.mask.long()

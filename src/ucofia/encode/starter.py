@@ -27,7 +27,6 @@ from ucofia.types import PixelSpec, TextBatch
 CLASSIFIER_WEIGHT = 0.2  # of what the classifier says, beside CLIP; docs/starter.md
 CLASSIFIER_TEMPERATURE = 2.0
 LOGIT_SCALE = 3.912  # ln 50: similarities here spread twice as far as CLIP's
-PAD_ID = 0
 # Words that stand for nothing in a picture; they take no part in the patch level.
 STOP_WORDS = frozenset(
     "a an the of in on at to from by with without for and or but as is are was were be been being "
@@ -79,15 +78,15 @@ class StarterBackbone(nn.Module):
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool
     ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that were cut; the mask marks words that say something."""
+        """Return tokens and the rows that were cut; words that say something are its content."""
         batch, cut = self.text.tokenize(texts, length=length, pad_to_length=pad_to_length)
-        mask = torch.zeros_like(batch.mask)
+        content = torch.zeros_like(batch.mask)
         for row, text in enumerate(texts):
             tokens = self.text.words_of(text, length=length)
             says = [token.removeprefix("##").lower() not in STOP_WORDS for token in tokens]
             # "to be or not to be": better all its words than none
-            mask[row, : len(says)] = torch.tensor(says if any(says) else [True] * len(says))
-        return TextBatch(batch.ids, mask), cut
+            content[row, : len(says)] = torch.tensor(says if any(says) else [True] * len(says))
+        return TextBatch(batch.ids, batch.mask, content), cut
 
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""
@@ -96,10 +95,8 @@ class StarterBackbone(nn.Module):
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Encode all tokens, whatever the mask of words says, and centre them."""
-        words, sentence = self.text.encode_words(
-            TextBatch(batch.ids, batch.ids != PAD_ID), in_bytes=True
-        )
+        """Encode all tokens, and centre them."""
+        words, sentence = self.text.encode_words(batch)
         return words - self.text_mean, normalize(sentence, dim=-1) - self.text_mean
 
     def encode_frames(
