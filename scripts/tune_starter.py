@@ -42,10 +42,10 @@ from ucofia.train.start import without_patches
 from ucofia.train.validate import evaluate_split
 from ucofia.types import PixelSpec, TextBatch
 from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
-from ucofia.video.image_worker import STILL_WORKER
+from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.pixels import normalise
 from ucofia.video.sample import Sampling
-from ucofia.video.worker_process import WORKER
+from ucofia.video.worker_process import VIDEO_WORKER
 
 RECIPE = TrainConfig(
     epochs=12, batch=256, encoder_rate=0.0, head_rate=3e-4, weight_decay=0.01, frozen_stem=False
@@ -136,7 +136,7 @@ def look_at_all(model: Model, videos: Sequence[VideoItem], memory: Path) -> dict
     seen: dict[str, np.ndarray] = dict(np.load(memory)) if memory.exists() else {}
     new = [(video.id, video) for video in videos if video.id not in seen]
     done = 0
-    for is_still, command in ((True, STILL_WORKER), (False, WORKER)):
+    for is_still, command in ((True, IMAGE_WORKER), (False, VIDEO_WORKER)):
         wanted = [pair for pair in new if (Path(pair[0]).suffix.lower() in STILLS) == is_still]
         found = decoded(model, [video for _, video in wanted], command)
         for (name, _), result in zip(wanted, found, strict=True):

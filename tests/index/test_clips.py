@@ -51,7 +51,7 @@ def test_a_clip_of_many_pieces_is_the_clip_of_one(
 
 def test_this_process_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video = clip(tmp_path / "v.mp4", ["red"])
-    monkeypatch.setattr(demux, "opened", lambda *_: pytest.fail("decoded here"))
+    monkeypatch.setattr(demux, "open_stream", lambda *_: pytest.fail("decoded here"))
     assert export.cut(hit(video, 0.5), tmp_path, seconds=0.5).stat().st_size
 
 

@@ -21,12 +21,12 @@ from ucofia.errors import (
 )
 from ucofia.video import demux as packets
 from ucofia.video import image_worker, limits
-from ucofia.video.decode import decode, frames_at, probe
+from ucofia.video.decode import decode, frames_at
 
 
 def reason(path: Path, kind: type[VideoError]) -> str:
     with pytest.raises(kind) as caught:
-        probe(path)
+        frames_at(path, [0])
     assert str(caught.value) == f"{path}: {caught.value.reason}"
     return caught.value.reason
 
@@ -192,15 +192,15 @@ def test_packets_behind_a_read_error_are_still_read() -> None:
     a, b, c, end = (SimpleNamespace(size=size) for size in (5, 5, 5, 0))
     damage = av.error.InvalidDataError(1, "damage")
     stream = Interrupted(a, damage, b, damage, c, end)
-    assert list(packets.demuxed(stream)) == [a, b, c]
+    assert list(packets.demux_packets(stream)) == [a, b, c]
     hopeless = Interrupted(a, *[damage] * 1000, b)
-    assert list(packets.demuxed(hopeless)) == [a]
+    assert list(packets.demux_packets(hopeless)) == [a]
 
 
 def test_any_number_of_packets_of_a_stream_that_begins_late_is_passed_over() -> None:
     a, b = SimpleNamespace(size=5), SimpleNamespace(size=6)
     stream = Interrupted(a, *[IndexError("list index out of range")] * 1000, b)
-    assert list(packets.demuxed(stream)) == [a, b]
+    assert list(packets.demux_packets(stream)) == [a, b]
 
 
 def test_a_video_without_a_single_good_frame_says_so(tmp_path) -> None:
@@ -214,7 +214,7 @@ def test_a_video_without_a_single_good_frame_says_so(tmp_path) -> None:
         )
     path.write_bytes(data)
     with pytest.raises((BrokenVideoError, NotAVideoError)):
-        probe(path)
+        frames_at(path, [0])
 
 
 def test_a_stretch_outside_the_video_is_an_error_not_an_empty_result(tmp_path) -> None:

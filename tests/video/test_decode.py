@@ -68,13 +68,13 @@ KINDS = {
 def in_order(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files that had to be decoded as a whole."""
     seen: list[Path] = []
-    plain = decode._Reading.in_order
+    plain = decode._FileReader.in_order
 
     def noted(self, index):
         seen.append(self.path)
         return plain(self, index)
 
-    monkeypatch.setattr(decode._Reading, "in_order", noted)
+    monkeypatch.setattr(decode._FileReader, "in_order", noted)
     return seen
 
 
@@ -106,7 +106,7 @@ def test_sampled_frames_are_those_of_sequential_decoding(name, tmp_path, in_orde
 def test_durations_are_those_of_the_frames(tmp_path) -> None:
     for name, seconds in {"plain.mp4": 4.0, "stream.ts": 4.0, "one.mp4": 0.1}.items():
         path = write_clip(tmp_path / name, **KINDS[name][0])
-        info = decode.probe(path)
+        info = decode.frames_at(path, [0]).info
         assert info.duration_seconds == pytest.approx(seconds, abs=0.002)
         assert (info.width, info.height, info.frames_per_second) == (64, 48, 10.0)
 
@@ -165,14 +165,14 @@ def test_metadata_that_is_not_utf8_is_no_obstacle(tmp_path) -> None:
     data = path.read_bytes()
     assert b"Lavf" in data
     path.write_bytes(data.replace(b"Lavf", b"\xff\xfe\xe9\xa0"))
-    assert decode.probe(path).frames == 40
+    assert decode.frames_at(path, [0]).info.frames == 40
 
 
 def test_names_that_look_like_addresses_or_patterns_are_files(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("concat:a.mp4", "frame%03d.mp4", "tee:x", "-", "ü \udcff.mp4", "a|b.mp4"):
         write_clip(tmp_path / "a.mp4", frames=5).rename(tmp_path / name)
-        assert decode.probe(name).frames == 5
+        assert decode.frames_at(name, [0]).info.frames == 5
 
 
 def test_limits_are_kept_and_named(tmp_path) -> None:
@@ -210,6 +210,6 @@ def test_real_clips_give_the_frames_of_sequential_decoding() -> None:
     paths = [path for path in CLIPS.rglob("*") if path.is_file() and path.suffix != ".tsv"]
     assert len(paths) == 52
     for path in sorted(paths):
-        duration = decode.probe(path).duration_seconds
+        duration = decode.frames_at(path, [0]).info.duration_seconds
         moments = [duration * (i + 0.5) / 12 for i in range(12)]
         require_reference_frames(path, [*moments, 0.0, duration])

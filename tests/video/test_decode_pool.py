@@ -32,16 +32,16 @@ QUICK = Limits(stall_seconds=1.0, seconds=3.0)
 # A worker that does what the name of a file says, and decodes every other file.
 ACTOR = """
     import ctypes, os, sys, time
-    from ucofia.video import worker
+    from ucofia.video import decode_worker
 
-    def act(request, limits, alive):
+    def act(request, limits, heartbeat):
         name = os.path.basename(request["path"])
         if name.startswith("hang"):
             time.sleep(1000)
         if name.startswith("slow"):
             while True:
                 time.sleep(0.1)
-                alive()
+                heartbeat()
         if name.startswith("crash"):
             ctypes.string_at(0)
         if name.startswith("exit"):
@@ -49,20 +49,20 @@ ACTOR = """
         if name.startswith("chatter"):
             print("a library prints", flush=True)
         if name.startswith("nonsense"):
-            return {"seconds": [0.0], "stretches": "?"}, b""
+            return {"seconds": [0.0], "segments": "?"}, b""
         if name.startswith("short"):
-            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
             return header, crops[:10]
         if name.startswith("greedy"):
-            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
             header["seconds"] *= 3000
             return header, crops
         if name.startswith("endless"):
-            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
             header["info"]["duration_seconds"] = 1e300
             return header, crops
         if name.startswith("vast"):
-            header, crops = worker.answer({**request, "path": GOOD}, limits, alive)
+            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
             return {**header, "picture": [1 << 20, 1 << 20]}, crops
         if name.startswith("flood"):
             try:
@@ -74,11 +74,11 @@ ACTOR = """
             eaten = bytearray(1 << 40)
         if name.startswith("odd"):
             raise_something = {}["no such key"]
-        return worker.answer({**request, "path": GOOD}, limits, alive)
+        return decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
 
     GOOD = sys.argv[1]
-    worker._BEAT_SECONDS = 0.1
-    worker.serve(act)
+    decode_worker._HEARTBEAT_SECONDS = 0.1
+    decode_worker.serve(act)
 """
 
 
@@ -276,7 +276,7 @@ def test_no_requests_start_no_worker() -> None:
     assert list(decode_many([], command=("/no/such/program",))) == []
 
 
-@pytest.mark.parametrize("module", ["worker", "sandbox"])
+@pytest.mark.parametrize("module", ["decode_worker", "decode_pool"])
 def test_decoding_imports_no_torch(module) -> None:
     code = f"import sys, ucofia.video.{module}; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -285,7 +285,7 @@ def test_decoding_imports_no_torch(module) -> None:
 INTERRUPTED = """
     import os, signal, sys, threading, time
     from types import SimpleNamespace
-    from ucofia.video.sandbox import Request, decode_many
+    from ucofia.video.decode_pool import Request, decode_many
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored
     pixels = SimpleNamespace(size=16)
     requests = [Request(path=name, pixels=pixels) for name in ("a", "hang", "hang")]

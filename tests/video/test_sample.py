@@ -14,8 +14,8 @@ from ucofia.video.sample import (
     Sampling,
     authors_pick,
     authors_reads,
+    sample_frames,
     segments,
-    stretches,
     uniform,
 )
 from ucofia.video.seek_plan import Timeline
@@ -144,18 +144,18 @@ def test_wrong_samplings_are_refused() -> None:
 
 
 def test_a_video_with_fewer_frames_than_asked_for_gives_each_once() -> None:
-    (stretch,) = stretches(steady(5, 10), Sampling(frames=12))
-    assert stretch.numbers == (0, 1, 2, 3, 4)
-    (stretch,) = stretches(steady(1, 25), Sampling(frames=12))
-    assert stretch.numbers == (0,)
+    (chosen,) = sample_frames(steady(5, 10), Sampling(frames=12))
+    assert chosen.numbers == (0, 1, 2, 3, 4)
+    (chosen,) = sample_frames(steady(1, 25), Sampling(frames=12))
+    assert chosen.numbers == (0,)
 
 
 def test_windows_take_frames_from_their_own_stretch_only() -> None:
-    found = stretches(steady(3000, 10), Sampling(frames=4, segment="auto"))
+    found = sample_frames(steady(3000, 10), Sampling(frames=4, segment="auto"))
     assert len(found) == 10
-    for stretch in found:
-        seconds = [number / 10 for number in stretch.numbers]
-        assert all(stretch.start_second <= s < stretch.end_second for s in seconds)
+    for chosen in found:
+        seconds = [number / 10 for number in chosen.numbers]
+        assert all(chosen.start_second <= s < chosen.end_second for s in seconds)
         assert len(seconds) == 4
 
 
@@ -163,35 +163,35 @@ def test_windows_take_frames_from_their_own_stretch_only() -> None:
 @pytest.mark.parametrize("segment", ["auto", "whole", 7.0])
 def test_runs_of_segments_joined_are_all_segments(most, segment) -> None:
     times = steady(3000, 10)
-    whole = stretches(times, Sampling(frames=4, segment=segment))
+    whole = sample_frames(times, Sampling(frames=4, segment=segment))
     joined = []
     for first in range(0, len(whole), most):
         run = Sampling(frames=4, segment=segment, first_segment=first, most_segments=most)
-        joined += stretches(times, run)
+        joined += sample_frames(times, run)
     assert joined == whole
-    assert stretches(times, Sampling(segment=segment, first_segment=len(whole))) == []
+    assert sample_frames(times, Sampling(segment=segment, first_segment=len(whole))) == []
 
 
 def test_start_and_end_bound_the_moments_and_a_stretch_outside_is_empty() -> None:
     times = steady(100, 10)
-    (stretch,) = stretches(times, Sampling(frames=4, start_second=4.0, end_second=6.0))
-    assert stretch.numbers == (42, 47, 52, 57)
-    (stretch,) = stretches(times, Sampling(frames=2, start_second=8.0, end_second=60.0))
-    assert (stretch.end_second, stretch.numbers) == (10.0, (85, 95))
-    assert stretches(times, Sampling(start_second=10.0)) == []
-    assert stretches(times, Sampling(rule="authors", start_second=30.0)) == []
+    (chosen,) = sample_frames(times, Sampling(frames=4, start_second=4.0, end_second=6.0))
+    assert chosen.numbers == (42, 47, 52, 57)
+    (chosen,) = sample_frames(times, Sampling(frames=2, start_second=8.0, end_second=60.0))
+    assert (chosen.end_second, chosen.numbers) == (10.0, (85, 95))
+    assert sample_frames(times, Sampling(start_second=10.0)) == []
+    assert sample_frames(times, Sampling(rule="authors", start_second=30.0)) == []
 
 
 def test_the_authors_rule_on_a_timeline_is_read_then_thinned() -> None:
     times = steady(900, 29.97)
-    (stretch,) = stretches(times, Sampling(frames=12, rule="authors"))
-    assert list(stretch.numbers) == authors_pick(reads_one_by_one(900, 29.97, None, None), 12)
-    (stretch,) = stretches(
+    (chosen,) = sample_frames(times, Sampling(frames=12, rule="authors"))
+    assert list(chosen.numbers) == authors_pick(reads_one_by_one(900, 29.97, None, None), 12)
+    (chosen,) = sample_frames(
         times, Sampling(frames=64, rule="authors", start_second=0.0, end_second=20.5)
     )
-    assert list(stretch.numbers) == reads_one_by_one(900, 29.97, 0, 21)
+    assert list(chosen.numbers) == reads_one_by_one(900, 29.97, 0, 21)
 
 
 def test_given_seconds_are_answered_one_by_one_even_when_a_frame_repeats() -> None:
-    (stretch,) = stretches(steady(10, 1), Sampling(seconds=(3.2, 3.9, 0.0, 99.0)))
-    assert stretch.numbers == (3, 3, 0, 9)
+    (chosen,) = sample_frames(steady(10, 1), Sampling(seconds=(3.2, 3.9, 0.0, 99.0)))
+    assert chosen.numbers == (3, 3, 0, 9)

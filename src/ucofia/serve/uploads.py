@@ -17,10 +17,10 @@ from ucofia.errors import RefusedError
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Clip, Failed, decode_many
 from ucofia.video.decode_pool import Request as Decoding
-from ucofia.video.image_worker import STILL_WORKER
+from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
-from ucofia.video.worker_process import WORKER
+from ucofia.video.worker_process import VIDEO_WORKER
 
 STILL = frozenset(f"image/{kind}" for kind in ("bmp", "jpeg", "png", "tiff", "webp"))
 TYPES = ("image/gif", *sorted(STILL), "application/octet-stream", "video/*")
@@ -56,7 +56,7 @@ async def received(request: Request) -> AsyncIterator[Path]:
 
 def decoded(path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits) -> list[Clip]:
     """Decode an upload in a process that may die."""
-    command = STILL_WORKER if kind in STILL else WORKER
+    command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
     sampling = Sampling(frames=frames, segment="whole")
     asked = Decoding(path=path, pixels=pixels, sampling=sampling)
     result = next(decode_many([asked], limits=limits, command=command))

@@ -2,7 +2,7 @@
 
 This is what CLIP's own preprocessing did when the published models were trained, to the bit.
 Beside it, whole frames that people look at are made smaller. Needs no torch, so that the processes
-that decode start quickly; turning crops into what a network eats is `pixels`' business.
+that decode start quickly; `pixels` turns crops into network input.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from PIL import Image
 
 # Resized to a short side of 224, a strip of 1 x 16000 pixels would take gigabytes, all but the
 # centre of them thrown away. No camera makes frames of this shape; they are cut first.
-LONGEST_RATIO = 16
+MOST_ASPECT_RATIO = 16
 
 
 def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
     """Resize the short side to `size` and cut the centre square out; colours come first."""
-    frame = without_far_ends(frame)
-    height, width = resized(frame.shape[0], frame.shape[1], size)
-    top, left = centre(height, size), centre(width, size)
+    frame = limit_aspect_ratio(frame)
+    height, width = resized_size(frame.shape[0], frame.shape[1], size)
+    top, left = centre_offset(height, size), centre_offset(width, size)
     # Horizontally first, always: newer versions of Pillow begin with the longer axis of tall
     # frames, which gives other numbers. Columns that are cut away need no second step.
     image = Image.fromarray(frame).resize((width, frame.shape[0]), Image.Resampling.BICUBIC)
@@ -32,36 +32,36 @@ def fit(
     frame: UInt8[np.ndarray, "h x 3"], height: int, width: int
 ) -> UInt8[np.ndarray, "3 height width"]:
     """Resize a whole frame; colours come first."""
-    image = Image.fromarray(without_far_ends(frame))
+    image = Image.fromarray(limit_aspect_ratio(frame))
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def fitted(frame: UInt8[np.ndarray, "h x 3"], size: int) -> tuple[int, int]:
-    """Say how high and wide a frame is when its short side is at most `size`.
+def fitted_size(frame: UInt8[np.ndarray, "h x 3"], size: int) -> tuple[int, int]:
+    """Return even height and width with a short side of at most `size`.
 
-    Both are even, because codecs halve the resolution of colours.
+    Even, because codecs halve the resolution of colours.
     """
-    height, width = without_far_ends(frame).shape[:2]
+    height, width = limit_aspect_ratio(frame).shape[:2]
     factor = min(1.0, size / min(height, width))
     return max(2, int(height * factor) // 2 * 2), max(2, int(width * factor) // 2 * 2)
 
 
-def without_far_ends(frame: UInt8[np.ndarray, "h x 3"]) -> UInt8[np.ndarray, "_ _ 3"]:
+def limit_aspect_ratio(frame: UInt8[np.ndarray, "h x 3"]) -> UInt8[np.ndarray, "_ _ 3"]:
     """Cut strips down to a shape that can be resized; every ordinary frame stays as it is."""
     height, width = frame.shape[:2]
-    longest = LONGEST_RATIO * min(height, width)
+    longest = MOST_ASPECT_RATIO * min(height, width)
     top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
     return np.ascontiguousarray(frame[top : top + longest, left : left + longest])
 
 
-def resized(height: int, width: int, size: int) -> tuple[int, int]:
-    """Say how large a frame is when its short side is `size`; the long side is truncated."""
+def resized_size(height: int, width: int, size: int) -> tuple[int, int]:
+    """Return height and width when the short side is `size`; the long side is truncated."""
     if width <= height:
         return int(size * height / width), size
     return size, int(size * width / height)
 
 
-def centre(length: int, size: int) -> int:
-    """Say where a centred stretch of `size` begins; halves go to the even side, as in CLIP."""
+def centre_offset(length: int, size: int) -> int:
+    """Return where a centred run of `size` begins; halves round to even, as in CLIP."""
     return round((length - size) / 2.0)

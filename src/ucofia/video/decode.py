@@ -1,10 +1,10 @@
 """Frames of a video file, exactly those that are on the screen at given moments.
 
 A file is first read without decoding, which gives an index of its packets; then only the packets
-that lead to the wanted frames pass through the decoder (`packets`, `plan`). Where index and
-decoder disagree the whole file is decoded in order, which is what "right" means here.
+that lead to the wanted frames pass through the decoder (`demux`, `seek_plan`). Where index and
+decoder disagree the whole file is decoded in order, which defines the right frames.
 
-Meant to run in a process that may die (`sandbox`): it cannot protect itself from a decoder that
+Meant to run in a worker process (`decode_pool`): it cannot protect itself from a decoder that
 hangs or crashes. Knows nothing of crops or models.
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoLimitError
 from ucofia.video import demux
-from ucofia.video.demux import MisledError
+from ucofia.video.demux import PacketIndexError
 from ucofia.video.limits import Limits, require_file
 from ucofia.video.seek_plan import PacketIndex, Timeline, shown, timeline
 
@@ -58,105 +58,100 @@ def frames_at(path: Path | str, seconds: Sequence[float]) -> DecodedFrames:
     return decode(path, lambda times: [times.at(second) for second in seconds])
 
 
-def probe(path: Path | str) -> VideoInfo:
-    """Say what a file contains; its first frame is decoded to be sure."""
-    return decode(path, lambda times: [0], keep=lambda frame: frame[:0]).info
-
-
 def decode(
     path: Path | str,
     choose: Choose,
     *,
     keep: Keep = lambda frame: frame,
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    alive: Callable[[], None] = lambda: None,
+    heartbeat: Callable[[], None] = lambda: None,
 ) -> DecodedFrames:
     """Decode the frames that `choose` picks, by their number, from the moments of all frames.
 
     `keep` turns a frame into what is returned for it, so that large frames need not pile up.
-    `alive` is called between packets. When the index proves wrong, `choose` is asked again.
+    `heartbeat` is called between packets. When the index proves wrong, `choose` is asked again.
     """
     path = Path(path)
     require_file(path)
-    with demux.opened(path, limits) as stream:
-        reading = _Reading(path, stream, choose, keep, limits, alive)
-        index, held = reading.index()
+    with demux.open_stream(path, limits) as stream:
+        reader = _FileReader(path, stream, choose, keep, limits, heartbeat)
+        index, held = reader.index()
         try:
-            return reading.by_index(index, held)
-        except MisledError:
+            return reader.by_index(index, held)
+        except PacketIndexError:
             held.clear()
-            return reading.in_order(index)
+            return reader.in_order(index)
 
 
 @dataclass
-class _Reading:
-    """One visit to one file; remembers the size of the frames it saw."""
+class _FileReader:
+    """One pass over one file; remembers the size of the frames it decoded."""
 
     path: Path
     stream: Any
     choose: Choose
     keep: Keep
     limits: Limits
-    alive: Callable[[], None]
+    heartbeat: Callable[[], None]
     size: tuple[int, int] = (0, 0)
 
     def index(self) -> tuple[PacketIndex, list[Any]]:
         """Read all packets without decoding; those of a file of ordinary size are kept."""
-        rows, held, held_bytes, last_ticks = [], [], 0, 0
-        for packet in demux.demuxed(self.stream):
-            self.alive()
+        rows, held, held_bytes, last_duration = [], [], 0, 0
+        for packet in demux.demux_packets(self.stream):
+            self.heartbeat()
             rows.append((packet.pts, packet.is_keyframe, packet.is_discard))
             held_bytes += packet.size
             if held_bytes <= _HELD_BYTES:
                 held.append(packet)
             if not packet.is_discard:
-                last_ticks = packet.duration or 0
+                last_duration = packet.duration or 0
         if not rows:
             raise BrokenVideoError(self.path, "it announces pictures but contains none")
-        shown_at, is_key, is_hidden = zip(*rows, strict=True)
-        return PacketIndex(shown_at, is_key, is_hidden, last_ticks), held
+        pts, is_keyframe, is_discarded = zip(*rows, strict=True)
+        return PacketIndex(pts, is_keyframe, is_discarded, last_duration), held
 
     def by_index(self, index: PacketIndex, held: Sequence[Any]) -> DecodedFrames:
         """Decode only what is needed, trusting the index until it proves wrong."""
-        if not demux.is_trusted(index, self.stream):
-            raise MisledError
+        if not demux.is_reliable(index, self.stream):
+            raise PacketIndexError
         ticks = shown(index)
-        times = self._timeline(ticks, index.last_ticks)
+        times = self._timeline(ticks, index.last_duration)
         numbers = self._chosen(times)
         wanted = {ticks[number]: number for number in numbers}
-        complete = held if len(held) == len(index.shown_at) else None
-        with demux.again(self.path, self.limits, complete) as source:
-            found = demux.planned(source, index, wanted.keys(), self.alive)
+        complete = held if len(held) == len(index.pts) else None
+        with demux.read_again(self.path, self.limits, complete) as source:
+            found = demux.decode_wanted(source, index, wanted.keys(), self.heartbeat)
             pictures = {wanted[frame.pts]: self._picture(frame) for frame in found}
         return self._result(times, numbers, pictures, failures=0)
 
     def in_order(self, index: PacketIndex) -> DecodedFrames:
         """Decode everything twice: once for the moments, once for the pictures."""
-        ticks, failures, last_ticks = [], 0, 0
-        for frame in demux.all_frames(self.path, self.limits, self.alive):
+        ticks, failures, last_duration = [], 0, 0
+        for frame in demux.decode_all(self.path, self.limits, self.heartbeat):
             if frame is None:
                 failures += 1
                 continue
             ticks.append(frame.pts)
-            last_ticks = frame.duration or 0
+            last_duration = frame.duration or 0
         if not ticks:
             is_sized = bool(self.stream.codec_context.width)
             why = (
                 "" if is_sized else "; they are damaged, or larger than the limit (Limits.pixels)"
             )
             raise BrokenVideoError(self.path, f"none of its frames can be decoded{why}")
-        if None in index.shown_at or None in ticks:
-            step = 1 / (demux.rate(self.stream) * demux.tick_seconds(self.stream))
-            ticks, last_ticks = [round(i * step) for i in range(len(ticks))], round(step)
+        if None in index.pts or None in ticks:
+            step = 1 / (demux.frame_rate(self.stream) * demux.tick_seconds(self.stream))
+            ticks, last_duration = [round(i * step) for i in range(len(ticks))], round(step)
         # The order in which frames leave the decoder is the order in which they are shown. A
         # container that has their moments in another order has them wrongly dealt, not wrong.
-        times = self._timeline(sorted(ticks), last_ticks)
+        times = self._timeline(sorted(ticks), last_duration)
         numbers = self._chosen(times)
         return self._result(times, numbers, self._pictures(numbers), failures)
 
     def _pictures(self, numbers: Sequence[int]) -> dict[int, Picture]:
         wanted, last, pictures = set(numbers), max(numbers), {}
-        frames = demux.all_frames(self.path, self.limits, self.alive)
+        frames = demux.decode_all(self.path, self.limits, self.heartbeat)
         for number, frame in enumerate(frame for frame in frames if frame is not None):
             if number in wanted:
                 pictures[number] = self._picture(frame)
@@ -164,12 +159,12 @@ class _Reading:
                 break
         return pictures
 
-    def _timeline(self, ticks: Sequence[int], last_ticks: int) -> Timeline:
+    def _timeline(self, ticks: Sequence[int], last_duration: int) -> Timeline:
         times = timeline(
             ticks,
             tick_seconds=float(demux.tick_seconds(self.stream)),
-            last_ticks=last_ticks,
-            frames_per_second=float(demux.rate(self.stream)),
+            last_duration=last_duration,
+            frames_per_second=float(demux.frame_rate(self.stream)),
         )
         if times.duration_seconds > self.limits.duration_seconds:
             raise VideoLimitError(
@@ -197,7 +192,7 @@ class _Reading:
 
     def _picture(self, frame: Any) -> Picture:
         demux.require_pixels(self.path, frame.width, frame.height, self.limits)
-        picture = demux.upright_rgb(frame)
+        picture = demux.to_upright_rgb(frame)
         self.size = picture.shape[:2]
         return self.keep(picture)
 
@@ -223,14 +218,14 @@ class _Reading:
             info=info,
             seconds=tuple(float(times.seconds[number]) for number in numbers),
             frames=tuple(pictures[number] for number in numbers),
-            warnings=tuple(_warnings(demux.stated_seconds(self.stream), times, failures)),
+            warnings=tuple(_warnings(demux.container_seconds(self.stream), times, failures)),
         )
 
 
-def _warnings(stated_seconds: float, times: Timeline, failures: int) -> Iterator[str]:
-    if stated_seconds > times.duration_seconds * 1.05 + 0.5:
+def _warnings(container_seconds: float, times: Timeline, failures: int) -> Iterator[str]:
+    if container_seconds > times.duration_seconds * 1.05 + 0.5:
         yield (
-            f"the file says it is {stated_seconds:.1f} s long, but its pictures end after "
+            f"the file says it is {container_seconds:.1f} s long, but its pictures end after "
             f"{times.duration_seconds:.1f} s"
         )
     if failures:

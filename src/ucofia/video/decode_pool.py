@@ -1,4 +1,4 @@
-"""Decode many files in processes that may die: order kept, and one failure costs one file.
+"""Decode many files in a pool of worker processes: order kept, one failure costs one file.
 
 A hostile or broken file can make a decoder hang, crash or eat memory. So files are decoded by
 worker processes under limits; one that breaks a limit is killed and replaced, and its file is
@@ -27,16 +27,16 @@ from ucofia.errors import (
     VideoError,
     VideoLimitError,
 )
-from ucofia.video.crop import LONGEST_RATIO
+from ucofia.video.crop import MOST_ASPECT_RATIO
 from ucofia.video.decode import VideoInfo
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
-from ucofia.video.worker_process import WORKER, WorkerDied, WorkerProcess
+from ucofia.video.worker_process import VIDEO_WORKER, WorkerDied, WorkerProcess
 
 if TYPE_CHECKING:  # costs torch, of which only the crop's size is needed here
     from ucofia.types import PixelSpec
 
-_WATCH_SECONDS = 0.1
+_WATCHDOG_SECONDS = 0.1
 _REASONS = {
     error.__name__: error
     for error in (BrokenVideoError, NotAVideoError, UnreadableVideoError, VideoLimitError)
@@ -87,7 +87,7 @@ def decode_many(
     workers: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     in_flight: int | None = None,
-    command: Sequence[str] = WORKER,
+    command: Sequence[str] = VIDEO_WORKER,
 ) -> Iterator[Decoded | Failed]:
     """Decode files in worker processes and yield one result per request, in their order.
 
@@ -111,7 +111,7 @@ def decode_many(
 
 
 class _Pool:
-    """One worker per thread that asks; all are watched, and ended, together."""
+    """One worker per thread; all share a watchdog and are killed together."""
 
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self._command, self._limits = command, limits
@@ -119,17 +119,17 @@ class _Pool:
         self._workers: set[WorkerProcess] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "_Pool":
-        self._watcher.start()
+        self._watchdog.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._watcher.join()
+        self._watchdog.join()
         for worker in self._workers:
-            worker.end()
+            worker.close()
 
     def stop(self) -> None:
         """Kill all workers, so that every thread that waits for one goes on."""
@@ -139,21 +139,21 @@ class _Pool:
                 worker.kill()
 
     def run(self, request: Request) -> Decoded | Failed:
-        """Have a file decoded by this thread's worker; a dead one is replaced first."""
+        """Have a file decoded by this thread's worker; one that exited is replaced first."""
         worker: WorkerProcess | None = getattr(self._own, "worker", None)
         if worker is None or worker.is_dead:
-            worker = self._own.worker = self._replaced(worker)
+            worker = self._own.worker = self._start_worker(worker)
         try:
-            result = _answered(request, worker, self._limits)
-            if worker.stop_clock():  # late by less than the watcher could see
-                worker.end()
+            result = _request_clips(request, worker, self._limits)
+            if worker.stop_timer():  # late by less than the watchdog could see
+                worker.close()
             return result
         except WorkerDied:
-            error = _death(request, worker, self._limits)
-            worker.end()
+            error = _worker_error(request, worker, self._limits)
+            worker.close()
             return Failed(request, error)
 
-    def _replaced(self, dead: WorkerProcess | None) -> WorkerProcess:
+    def _start_worker(self, dead: WorkerProcess | None) -> WorkerProcess:
         with self._lock:
             if self._closed.is_set():
                 raise DecoderStartError("decoding has been ended")
@@ -165,14 +165,14 @@ class _Pool:
         return worker
 
     def _watch(self) -> None:
-        while not self._closed.wait(_WATCH_SECONDS):
+        while not self._closed.wait(_WATCHDOG_SECONDS):
             with self._lock:
                 for worker in self._workers:
-                    worker.end_if_late()
+                    worker.kill_if_timed_out()
 
 
-def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
-    header = worker.ask(
+def _request_clips(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
+    header = worker.request(
         {
             "path": os.path.abspath(os.fsdecode(request.path)),
             "size": request.pixels.size,
@@ -184,16 +184,16 @@ def _answered(request: Request, worker: WorkerProcess, limits: Limits) -> Decode
         if "error" in header:
             error = _REASONS[header["error"]]
             return Failed(request, error(request.path, str(header["reason"])))
-        return _decoded(request, header, worker, limits)
+        return _read_clips(request, header, worker, limits)
     except (KeyError, TypeError, ValueError) as error:
         raise WorkerDied from error
 
 
-def _decoded(
+def _read_clips(
     request: Request, header: Mapping[str, Any], worker: WorkerProcess, limits: Limits
 ) -> Decoded:
     seconds = tuple(float(second) for second in header["seconds"])
-    counts = [int(count) for _, _, count in header["stretches"]]
+    counts = [int(count) for _, _, count in header["segments"]]
     if not 0 < len(seconds) <= limits.frames or sum(counts) != len(seconds) or min(counts) < 1:
         raise ValueError("frames and segments do not agree")
     info = VideoInfo(**header["info"])
@@ -201,24 +201,24 @@ def _decoded(
         raise ValueError("a video cannot be that long")
     size = request.pixels.size
     height, width = map(int, header["picture"]) if request.whole else (size, size)
-    if not 0 < min(height, width) <= max(height, width) <= LONGEST_RATIO * size:
+    if not 0 < min(height, width) <= max(height, width) <= MOST_ASPECT_RATIO * size:
         raise ValueError("a picture cannot be that large")
-    crops = worker.take((len(seconds), 3, height, width))
+    crops = worker.read_array((len(seconds), 3, height, width))
     ends = np.cumsum(counts).tolist()
     clips = tuple(
         Clip(float(start), float(end), seconds[last - count : last], crops[last - count : last])
-        for (start, end, count), last in zip(header["stretches"], ends, strict=True)
+        for (start, end, count), last in zip(header["segments"], ends, strict=True)
     )
     warnings = tuple(str(warning) for warning in header["warnings"])
     return Decoded(request, info, clips, warnings)
 
 
-def _death(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
-    broken_limit = worker.stop_clock()
-    if broken_limit == "seconds":
+def _worker_error(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
+    exceeded_limit = worker.stop_timer()
+    if exceeded_limit == "seconds":
         reason = f"decoding it took more than {limits.seconds:g} s (Limits.seconds)"
         return VideoLimitError(request.path, reason)
-    if broken_limit == "stall_seconds":
+    if exceeded_limit == "stall_seconds":
         reason = f"decoding it made no progress for {limits.stall_seconds:g} s"
         return VideoLimitError(request.path, f"{reason} (Limits.stall_seconds)")
-    return DecoderDiedError(request.path, f"the decoder {worker.cause_of_death()} on it")
+    return DecoderDiedError(request.path, f"the decoder {worker.exit_reason()} on it")

@@ -1,6 +1,6 @@
 """The process that decodes: requests come in, crops go out, and its death costs one file.
 
-Started by `sandbox` as `python -m ucofia.video.worker`. A line of JSON with the limits comes
+Started by `decode_pool`. A line of JSON with the limits comes
 first, then one line per request; the answer is a line of JSON and the bytes of the crops. No
 pickles: whoever takes over a decoder with a crafted file must not gain the parent as well.
 Imports no torch, so that it starts quickly.
@@ -22,48 +22,48 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop, fit, fitted
+from ucofia.video.crop import crop, fit, fitted_size
 from ucofia.video.decode import Keep, Picture, decode
 from ucofia.video.limits import Limits
-from ucofia.video.sample import Sampling, Stretch, stretches
+from ucofia.video.sample import SampledSegment, Sampling, sample_frames
 from ucofia.video.seek_plan import Timeline
 
-# (request, limits, sign of life) -> (header, bytes of the crops)
+# (request, limits, heartbeat) -> (header, bytes of the crops)
 Handle = Callable[[Mapping[str, Any], Limits, Callable[[], None]], tuple[dict[str, Any], bytes]]
 
-_BEAT_SECONDS = 1.0
-_WRITTEN_BYTES = 16 << 20  # to a file: only complaints of libraries are ever written
+_HEARTBEAT_SECONDS = 1.0
+_MAX_FILE_BYTES = 16 << 20  # of a file: only libraries ever write, and only to stderr
 
 
 def answer(
-    request: Mapping[str, Any], limits: Limits, alive: Callable[[], None]
+    request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one file into crops, or say why not."""
     path = request["path"]
     sampling = Sampling(
         **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
     )
-    chosen: list[Stretch] = []
+    chosen: list[SampledSegment] = []
 
     def choose(times: Timeline) -> list[int]:
-        chosen[:] = stretches(times, sampling)
-        return [number for stretch in chosen for number in stretch.numbers]
+        chosen[:] = sample_frames(times, sampling)
+        return [number for segment in chosen for number in segment.numbers]
 
     try:
         keep = _keep(request["size"], whole=request["whole"])
-        decoded = decode(path, choose, keep=keep, limits=limits, alive=alive)
+        decoded = decode(path, choose, keep=keep, limits=limits, heartbeat=heartbeat)
     except VideoError as error:
         return _failure(error), b""
     except MemoryError:
         reason = "it needs more memory than the limit (Limits.memory_bytes)"
         return _failure(VideoLimitError(path, reason)), b""
     except Exception as error:
-        # The per-file boundary: whatever a strange file provokes, the next one gets its turn.
+        # The per-file boundary: whatever a strange file provokes, the next one is still decoded.
         reason = f"reading it went wrong ({type(error).__name__}: {error})"
         return _failure(BrokenVideoError(path, reason)), b""
     header = {
         "info": asdict(decoded.info),
-        "stretches": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
+        "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
         "seconds": decoded.seconds,
         "picture": decoded.frames[0].shape[1:],
         "warnings": decoded.warnings,
@@ -78,7 +78,7 @@ def _keep(size: int, *, whole: bool) -> Keep:
 
     def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:
         nonlocal shape
-        shape = shape or fitted(frame, size)  # a stream may change its size; a clip has one
+        shape = shape or fitted_size(frame, size)  # a stream may change its size; a clip has one
         return fit(frame, *shape)
 
     return keep
@@ -91,34 +91,34 @@ def serve(handle: Handle = answer) -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lines: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(lines,), daemon=True).start()
     limits = Limits(**json.loads(lines.get()))
     _restrict(limits)
     _send(out, {"ready": True})
     while True:
         request = json.loads(lines.get())
-        header, crops = handle(request, limits, _heart(out))
+        header, crops = handle(request, limits, _heartbeat(out))
         _send(out, header, crops)
 
 
-def _listen(lines: "SimpleQueue[bytes]") -> None:
+def _read_requests(lines: "SimpleQueue[bytes]") -> None:
     for line in sys.stdin.buffer:
         lines.put(line)
     # The parent has gone or wants no more. A decoder that hangs would never notice.
     os._exit(0)
 
 
-def _heart(out: BinaryIO) -> Callable[[], None]:
+def _heartbeat(out: BinaryIO) -> Callable[[], None]:
     last = time.monotonic()
 
-    def alive() -> None:
+    def heartbeat() -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last > _BEAT_SECONDS:
+        if now - last > _HEARTBEAT_SECONDS:
             last = now
             _send(out, {"alive": True})
 
-    return alive
+    return heartbeat
 
 
 def _send(out: BinaryIO, header: Mapping[str, Any], crops: bytes = b"") -> None:
@@ -139,7 +139,7 @@ def _restrict(limits: Limits) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     wanted = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: _WRITTEN_BYTES,
+        resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
         resource.RLIMIT_AS: limits.memory_bytes,
     }
     for kind, most in wanted.items():

@@ -3,7 +3,7 @@
 Opens a file without letting it reach any other file or network, reads its packets, decodes all of
 them or only the runs that lead to wanted frames, and turns frames upright. Nothing is ever sought
 by timestamp: that is where other readers go wrong. Which frames are wanted, and what to do when
-the packets' promises prove false (`MisledError`), is `decode`'s business.
+the packet index proves wrong (`PacketIndexError`), is decided by `decode`.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from jaxtyping import UInt8
 
 from ucofia.errors import NotAVideoError, VideoLimitError
 from ucofia.video.limits import Limits
-from ucofia.video.seek_plan import PacketIndex, is_consistent, runs
+from ucofia.video.seek_plan import PacketIndex, is_consistent, packet_runs
 
 # Formats that contain their own pictures; playlists, image patterns and capture devices do not.
 _FORMATS = (
@@ -42,19 +42,19 @@ _MARKS_UNREFERENCED = frozenset({"h264", "mpeg2video"})
 _READ_ATTEMPTS = 20  # after so many errors the rest of a file is given up
 
 
-class MisledError(Exception):
-    """The packets promised something that the decoder did not give."""
+class PacketIndexError(Exception):
+    """The packet index disagrees with what the decoder gave."""
 
 
 @contextmanager
-def opened(path: Path, limits: Limits) -> Iterator[Any]:
+def open_stream(path: Path, limits: Limits) -> Iterator[Any]:
     """Open a file and yield its stream of moving pictures, ready to be decoded."""
     # "file:" keeps a name like http:x or concat:x from being read as an address.
     name = f"file:{os.path.abspath(path)}"
     options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS}
     try:
         with av.open(name, options=options, metadata_errors="replace") as container:
-            stream = _moving_pictures(path, container)
+            stream = _video_stream(path, container)
             context = stream.codec_context
             require_pixels(path, context.width, context.height, limits)
             context.options = {"max_pixels": str(limits.pixels)}
@@ -80,16 +80,16 @@ def _begins_as_mp4(path: Path) -> bool:
 
 
 @contextmanager
-def again(path: Path, limits: Limits, held: Sequence[Any] | None) -> Iterator[Iterable[Any]]:
+def read_again(path: Path, limits: Limits, held: Sequence[Any] | None) -> Iterator[Iterable[Any]]:
     """Yield the packets of a file once more: those held from the first time, or read anew."""
     if held is not None:
         yield held
         return
-    with opened(path, limits) as stream:
-        yield demuxed(stream)
+    with open_stream(path, limits) as stream:
+        yield demux_packets(stream)
 
 
-def demuxed(stream: Any) -> Iterator[Any]:
+def demux_packets(stream: Any) -> Iterator[Any]:
     """Yield the packets of a stream; an error in between costs what is damaged, not the rest."""
     attempts = 0
     while attempts < _READ_ATTEMPTS:
@@ -104,66 +104,66 @@ def demuxed(stream: Any) -> Iterator[Any]:
             continue
 
 
-def planned(
+def decode_wanted(
     packets: Iterable[Any],
     index: PacketIndex,
     wanted: Collection[int],
-    alive: Callable[[], None],
+    heartbeat: Callable[[], None],
 ) -> Iterator[Any]:
     """Decode the runs of packets that lead to the wanted ticks, and yield those frames."""
     missing = set(wanted)
-    stretches = iter(runs(index, wanted))
-    first, last = next(stretches)
+    runs = iter(packet_runs(index, wanted))
+    first, last = next(runs)
     for position, packet in enumerate(packets):
         if position < first:
             continue
-        alive()
+        heartbeat()
         if position == first:
             opening, newest = packet.pts, -math.inf
         # Frames in front of the opening keyframe lean on what was not decoded.
         is_leading = packet.pts < opening
         for frame in _decoded(packet, packet.pts in wanted, position == last, is_leading):
             if frame.pts <= newest:
-                raise MisledError
+                raise PacketIndexError
             newest = frame.pts
             if frame.pts in missing:
                 if frame.is_corrupt:
-                    raise MisledError
+                    raise PacketIndexError
                 missing.discard(frame.pts)
                 yield frame
         if position == last:
-            first, last = next(stretches, (-1, -1))
+            first, last = next(runs, (-1, -1))
             if last < 0:
                 break
     if missing:
-        raise MisledError
+        raise PacketIndexError
 
 
-def all_frames(path: Path, limits: Limits, alive: Callable[[], None]) -> Iterator[Any | None]:
+def decode_all(path: Path, limits: Limits, heartbeat: Callable[[], None]) -> Iterator[Any | None]:
     """Decode a file from its first packet to its last; None stands for a packet that failed."""
-    with opened(path, limits) as stream:
-        for packet in itertools.chain(demuxed(stream), [None]):
-            alive()
+    with open_stream(path, limits) as stream:
+        for packet in itertools.chain(demux_packets(stream), [None]):
+            heartbeat()
             try:
                 yield from stream.codec_context.decode(packet)
             except av.FFmpegError:
                 yield None
 
 
-def is_trusted(index: PacketIndex, stream: Any) -> bool:
-    """Say whether the index may be believed without having decoded anything."""
+def is_reliable(index: PacketIndex, stream: Any) -> bool:
+    """Return whether the index can be trusted before anything is decoded."""
     context = stream.codec_context
     if context.name not in _ONE_FRAME_PER_PACKET or not is_consistent(index):
         return False
     # Frames are reordered although the packets claim they are not: the moments of decoding were
     # taken for those of showing. AVI has no others.
-    ticks = index.shown_at
+    ticks = index.pts
     in_order = all(a < b for a, b in itertools.pairwise(ticks))  # type: ignore[operator]
     return not (context.has_b_frames and (in_order or stream.container.format.name == "avi"))
 
 
-def upright_rgb(frame: Any) -> UInt8[np.ndarray, "h x 3"]:
-    """Turn a frame as its display matrix says: by quarters, mirrored or not."""
+def to_upright_rgb(frame: Any) -> UInt8[np.ndarray, "h x 3"]:
+    """Convert to RGB and apply the display matrix: rotation by quarters, mirroring."""
     picture: UInt8[np.ndarray, "h x 3"]
     picture = _RGB.reformat(frame, format="rgb24", threads=1).to_ndarray()
     matrix = frame.side_data.get("DISPLAYMATRIX")
@@ -187,19 +187,19 @@ def require_pixels(path: Path, width: int, height: int, limits: Limits) -> None:
         )
 
 
-def rate(stream: Any) -> Fraction:
-    """Say how many frames a second the container claims; one that says nothing means 25."""
+def frame_rate(stream: Any) -> Fraction:
+    """Return the frame rate that the container claims; 25 where it claims none."""
     rates = (stream.guessed_rate, stream.average_rate, stream.base_rate)
     return next((Fraction(rate) for rate in rates if rate and rate > 0), Fraction(25))
 
 
 def tick_seconds(stream: Any) -> Fraction:
-    """Say how long a tick of the stream's clock is."""
+    """Return the stream's time base in seconds."""
     return Fraction(stream.time_base)
 
 
-def stated_seconds(stream: Any) -> float:
-    """Say how long the container claims to be; 0 when it does not."""
+def container_seconds(stream: Any) -> float:
+    """Return the duration that the container claims; 0 where it claims none."""
     if stream.duration:
         return float(stream.duration * stream.time_base)
     return float((stream.container.duration or 0) / av.time_base)
@@ -214,7 +214,7 @@ def names(stream: Any) -> tuple[str, str]:
 _RGB = VideoReformatter()
 
 
-def _moving_pictures(path: Path, container: Any) -> Any:
+def _video_stream(path: Path, container: Any) -> Any:
     cover = Disposition.attached_pic | Disposition.timed_thumbnails
     streams = [s for s in container.streams.video if not s.disposition & cover]
     if not streams:
@@ -239,5 +239,5 @@ def _decoded(packet: Any, is_wanted: bool, is_last: bool, is_leading: bool) -> l
             context.flush_buffers()
     except av.FFmpegError as error:
         if not is_leading:
-            raise MisledError from error
+            raise PacketIndexError from error
     return frames

@@ -1,6 +1,6 @@
 """The process that decodes still pictures, under the same limits as videos.
 
-Speaks the protocol of `ucofia.video.worker` and is started the same way; a picture is a video of
+Speaks the protocol of `decode_worker` and is started the same way; a picture is a video of
 one frame. Imports no torch, so that it starts quickly and has little to lose.
 """
 
@@ -20,12 +20,12 @@ from ucofia.video.decode import VideoInfo
 from ucofia.video.decode_worker import serve
 from ucofia.video.limits import Limits, require_file
 
-STILL_WORKER = (sys.executable, "-P", "-m", "ucofia.video.image_worker")
+IMAGE_WORKER = (sys.executable, "-P", "-m", "ucofia.video.image_worker")
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 
 
 def answer(
-    request: Mapping[str, Any], limits: Limits, alive: Callable[[], None]
+    request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one picture into a crop, or say why not."""
     try:
@@ -34,7 +34,7 @@ def answer(
         return {"error": type(error).__name__, "reason": error.reason}, b""
     height, width = frame.shape[:2]
     info = VideoInfo(0.0, 1, 0.0, width, height, kind, kind)
-    header = {"info": asdict(info), "stretches": [[0, 0, 1]], "seconds": [0.0], "warnings": []}
+    header = {"info": asdict(info), "segments": [[0, 0, 1]], "seconds": [0.0], "warnings": []}
     return header, crop(frame, int(request["size"]))[None].tobytes()
 
 

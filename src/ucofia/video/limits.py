@@ -33,7 +33,7 @@ def require_file(path: Path) -> None:
             if not file.read(1):
                 raise UnreadableVideoError(path, "it is empty (0 bytes)")
     except OSError as error:
-        raise UnreadableVideoError(path, _why(error)) from error
+        raise UnreadableVideoError(path, _reason(error)) from error
     except ValueError as error:
         raise UnreadableVideoError(path, f"its name cannot be a file's ({error})") from error
 
@@ -49,7 +49,7 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "something special")
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if isinstance(error, PermissionError):

@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SampledSegment:
     """A segment and the numbers of the frames chosen from it."""
 
     start_second: float
@@ -56,7 +56,7 @@ class Stretch:
     numbers: tuple[int, ...]
 
 
-def stretches(times: Timeline, sampling: Sampling) -> list[Stretch]:
+def sample_frames(times: Timeline, sampling: Sampling) -> list[SampledSegment]:
     """Choose frames from a video; a segment outside of it gets none.
 
     A frame counts once: of a video with fewer frames than asked for, each is taken.
@@ -67,22 +67,24 @@ def stretches(times: Timeline, sampling: Sampling) -> list[Stretch]:
         end = min(end, sampling.end_second)
     if sampling.seconds:
         numbers = tuple(times.at(second) for second in sampling.seconds)
-        return [Stretch(0.0, times.duration_seconds, numbers)]
+        return [SampledSegment(0.0, times.duration_seconds, numbers)]
     if start >= end:
         return []
     if sampling.rule == "authors":
         numbers = _authors(times, sampling)
-        return [Stretch(start, end, numbers)] if numbers else []
+        return [SampledSegment(start, end, numbers)] if numbers else []
     first, most = sampling.first_segment, sampling.most_segments
     windows = segments(end - start, sampling.segment)[first:]
     return [
-        Stretch(start + a, start + b, _uniform(times, start + a, start + b, sampling.frames))
+        SampledSegment(
+            start + a, start + b, _uniform(times, start + a, start + b, sampling.frames)
+        )
         for a, b in windows[:most]
     ]
 
 
 def uniform(start_second: float, end_second: float, frames: int) -> list[float]:
-    """Take the centres of equal stretches, so that no part of the time is preferred."""
+    """Return the centres of equal intervals."""
     step = (end_second - start_second) / frames
     return [start_second + (i + 0.5) * step for i in range(frames)]
 

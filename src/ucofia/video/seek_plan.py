@@ -1,4 +1,4 @@
-"""Which packets must be decoded to see certain frames, and when timestamps can be believed.
+"""Which packets must be decoded to get certain frames, and when timestamps can be trusted.
 
 A container is read once without decoding; what it says about its packets is the index. From
 it follow the moments at which frames are shown and, for wanted frames, the runs of packets that
@@ -17,10 +17,10 @@ from jaxtyping import Float
 class PacketIndex:
     """What a container says about the packets of its pictures, in the order they are decoded."""
 
-    shown_at: Sequence[int | None]  # in ticks of the stream
-    is_key: Sequence[bool]
-    is_hidden: Sequence[bool]  # decoded for others' sake, cut away by an edit list
-    last_ticks: int  # how long the last frame stays; 0 when unknown
+    pts: Sequence[int | None]  # presentation timestamps, in ticks of the time base
+    is_keyframe: Sequence[bool]
+    is_discarded: Sequence[bool]  # decoded as a reference, not shown (edit list)
+    last_duration: int  # of the last frame, in ticks; 0 when unknown
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,37 @@ class Timeline:
 
 
 def is_consistent(index: PacketIndex) -> bool:
-    """Say whether every packet has a moment of its own and the first one opens the stream.
+    """Return whether every packet has its own timestamp and the first is a keyframe.
 
     Otherwise frames may be missing or shown in another order than the container says.
     """
-    ticks = index.shown_at
-    if not ticks or None in ticks or len(set(ticks)) < len(ticks) or not index.is_key[0]:
+    ticks = index.pts
+    if not ticks or None in ticks or len(set(ticks)) < len(ticks) or not index.is_keyframe[0]:
         return False
     return not any(
         tick < ticks[0]  # type: ignore[operator]
-        for tick, hidden in zip(ticks, index.is_hidden, strict=True)
+        for tick, hidden in zip(ticks, index.is_discarded, strict=True)
         if not hidden
     )
 
 
 def shown(index: PacketIndex) -> list[int]:
     """List the ticks of all visible frames in the order they are shown."""
-    pairs = zip(index.shown_at, index.is_hidden, strict=True)
+    pairs = zip(index.pts, index.is_discarded, strict=True)
     return sorted(tick for tick, hidden in pairs if not hidden and tick is not None)
 
 
-def runs(index: PacketIndex, wanted: Collection[int]) -> list[tuple[int, int]]:
-    """Find the stretches of packets (first, last) to decode so that all wanted ticks come out.
+def packet_runs(index: PacketIndex, wanted: Collection[int]) -> list[tuple[int, int]]:
+    """Find the runs of packets (first, last) to decode so that all wanted frames come out.
 
-    A stretch begins at a keyframe that is shown no later than the wanted frame: the frames that
-    follow a keyframe but are shown before it lean on the group of pictures in front of it.
+    A run begins at a keyframe that is shown no later than the wanted frame: frames that follow
+    a keyframe but are shown before it reference the group of pictures in front of it (open GOP).
     """
-    position = {tick: i for i, tick in enumerate(index.shown_at)}
-    keys = [i for i, is_key in enumerate(index.is_key) if is_key]
+    position = {tick: i for i, tick in enumerate(index.pts)}
+    keys = [i for i, is_keyframe in enumerate(index.is_keyframe) if is_keyframe]
     found: list[tuple[int, int]] = []
     for last in sorted(position[tick] for tick in wanted):
-        first = _opening(index, keys, last)
+        first = _keyframe_before(index, keys, last)
         while found and first <= found[-1][1] + 1:
             first = min(first, found.pop()[0])
         found.append((first, last))
@@ -77,19 +77,19 @@ def runs(index: PacketIndex, wanted: Collection[int]) -> list[tuple[int, int]]:
 
 
 def timeline(
-    ticks: Sequence[int], *, tick_seconds: float, last_ticks: int, frames_per_second: float
+    ticks: Sequence[int], *, tick_seconds: float, last_duration: int, frames_per_second: float
 ) -> Timeline:
     """Turn ticks into seconds; a last frame of unknown length stays as long as the others."""
     seconds = (np.asarray(ticks, dtype=np.float64) - ticks[0]) * tick_seconds
-    last = last_ticks * tick_seconds
+    last = last_duration * tick_seconds
     if last <= 0:
         last = seconds[-1] / (len(seconds) - 1) if seconds[-1] > 0 else 1 / frames_per_second
     return Timeline(seconds, float(seconds[-1] + last), frames_per_second)
 
 
-def _opening(index: PacketIndex, keys: Sequence[int], position: int) -> int:
-    tick = index.shown_at[position]
+def _keyframe_before(index: PacketIndex, keys: Sequence[int], position: int) -> int:
+    tick = index.pts[position]
     for key in reversed(keys[: bisect_right(keys, position)]):
-        if index.shown_at[key] <= tick:  # type: ignore[operator]
+        if index.pts[key] <= tick:  # type: ignore[operator]
             return key
     return 0

@@ -1,7 +1,7 @@
-"""One worker process, seen from the parent: start it, ask it, and know why it died.
+"""One worker process, seen from the parent: start it, send requests, and know why it exited.
 
-Trusts nothing it hears: an answer is a line of JSON and a number of bytes that the parent worked
-out itself. Knows nothing of videos; what is asked and answered is `sandbox`'s business.
+Trusts no answer: it is a line of JSON and a number of bytes that the parent computed itself.
+Knows nothing of videos; `decode_pool` defines requests and answers.
 """
 
 import contextlib
@@ -25,26 +25,26 @@ from ucofia.errors import DecoderStartError
 from ucofia.video.limits import Limits
 
 # -P: a file named av.py among somebody's videos must not be imported.
-WORKER = (sys.executable, "-P", "-m", "ucofia.video.decode_worker")
+VIDEO_WORKER = (sys.executable, "-P", "-m", "ucofia.video.decode_worker")
 
-_START_SECONDS = 120.0
-_DYING_SECONDS = 1.0
-_LONGEST_LINE = 1 << 24
+_START_TIMEOUT_SECONDS = 120.0
+_EXIT_TIMEOUT_SECONDS = 1.0
+_MAX_LINE_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 20
 
 
-class WorkerDied(Exception):  # noqa: N818 - an event, caught next door, not a user's error
+class WorkerDied(Exception):  # noqa: N818 - an event that `decode_pool` handles, not a user's error
     """The process ended, or said something that makes no sense, in the middle of a request."""
 
 
 class WorkerProcess:
-    """A process and the conversation with it; `end_if_late` is called from another thread."""
+    """A process and its pipes; `kill_if_timed_out` is called from another thread."""
 
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
-        self._asked, self._deadline = 0.0, time.monotonic() + _START_SECONDS
-        self._broken_limit: str | None = None
+        self._asked, self._deadline = 0.0, time.monotonic() + _START_TIMEOUT_SECONDS
+        self._exceeded_limit: str | None = None
         # A file, not a pipe: nobody has to empty it while the worker talks.
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -61,35 +61,35 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def wait_until_ready(self) -> None:
-        """Hand over the limits and wait for the first word; a silent death is said aloud."""
+        """Send the limits and wait for the first line; an exit before it is an error."""
         try:
-            self._say(asdict(self._limits))
-            self._hear()
+            self._send(asdict(self._limits))
+            self._receive()
         except (WorkerDied, OSError) as error:
             self._process.kill()
             code = self._process.wait()
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            self.end()
+            self.close()
             raise DecoderStartError(said[-500:] or f"exit code {code}") from error
-        self.stop_clock()
+        self.stop_timer()
 
-    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and wait for the first line of its answer."""
         now = time.monotonic()
         self._asked, self._deadline = now, now + self._limits.stall_seconds
         try:
-            self._say(message)
+            self._send(message)
         except OSError as error:
             raise WorkerDied from error
-        while "alive" in (header := self._hear()):
+        while "alive" in (header := self._receive()):
             now = time.monotonic()
             total = self._asked + self._limits.seconds
             self._deadline = min(now + self._limits.stall_seconds, total)
         return header
 
-    def take(self, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
-        """Take the bytes that follow an answer."""
+    def read_array(self, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
+        """Read the bytes that follow an answer."""
         array = np.empty(shape, dtype=np.uint8)
         assert self._process.stdout is not None
         rest = memoryview(array.data).cast("B")
@@ -101,15 +101,15 @@ class WorkerProcess:
             rest = rest[len(chunk) :]
         return array
 
-    def stop_clock(self) -> str | None:
-        """Let no more time count until the next request; say which limit was broken by now."""
+    def stop_timer(self) -> str | None:
+        """Stop the timer until the next request; return which limit was exceeded by now."""
         with self._lock:
             self._deadline = math.inf
-            return self._broken_limit
+            return self._exceeded_limit
 
-    def end(self) -> None:
-        """Kill the process and wait for it to be gone."""
-        self.stop_clock()
+    def close(self) -> None:
+        """Kill the process, wait for its exit and close the pipes."""
+        self.stop_timer()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
@@ -117,22 +117,22 @@ class WorkerProcess:
                 pipe.close()  # type: ignore[union-attr]
 
     def kill(self) -> None:
-        """Kill the process; whoever waits for its answer learns of it and cleans up."""
+        """Kill the process; the thread that waits for its answer cleans up."""
         self._process.kill()
 
-    def end_if_late(self) -> None:
-        """Kill the process when it has been silent, or busy, for longer than allowed."""
+    def kill_if_timed_out(self) -> None:
+        """Kill the process when it has sent nothing, or worked, for longer than allowed."""
         with self._lock:
             now = time.monotonic()
-            if now > self._deadline and self._broken_limit is None:
+            if now > self._deadline and self._exceeded_limit is None:
                 is_over = self._asked and now >= self._asked + self._limits.seconds
-                self._broken_limit = "seconds" if is_over else "stall_seconds"
+                self._exceeded_limit = "seconds" if is_over else "stall_seconds"
                 self._process.kill()
 
-    def cause_of_death(self) -> str:
-        """Say how the process failed, when it was not late."""
+    def exit_reason(self) -> str:
+        """Describe how the process failed, when it did not time out."""
         try:
-            code = self._process.wait(_DYING_SECONDS)
+            code = self._process.wait(_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             return "answered nonsense"
         if code >= 0:
@@ -141,14 +141,14 @@ class WorkerProcess:
             return f"crashed ({signal.Signals(-code).name})"
         return f"crashed (signal {-code})"
 
-    def _say(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _hear(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline(_LONGEST_LINE)
+        line = self._process.stdout.readline(_MAX_LINE_BYTES)
         try:
             header = json.loads(line)
         except ValueError as error:

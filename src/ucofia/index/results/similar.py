@@ -23,9 +23,9 @@ from ucofia.index.search.search import Ranking, best
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
-from ucofia.video.image_worker import STILL_WORKER
+from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.sample import Sampling, Segment
-from ucofia.video.worker_process import WORKER
+from ucofia.video.worker_process import VIDEO_WORKER
 
 PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 BLOCK = 512
@@ -122,7 +122,7 @@ def likeness(
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
     request = Request(path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling)
-    command = STILL_WORKER if Path(place).suffix.lower() in PICTURES else WORKER
+    command = IMAGE_WORKER if Path(place).suffix.lower() in PICTURES else VIDEO_WORKER
     result = next(decode_many([request], command=command))
     if isinstance(result, Failed):
         raise result.error
