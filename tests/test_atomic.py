@@ -1,19 +1,18 @@
 """A file is old or new, never in between."""
 
 import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ucofia.atomic import whole, write_whole
+from ucofia.atomic import atomic_write, write_atomic
 
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_else_stays(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    write_whole(path, "old")
-    with whole(path) as part:
+    write_atomic(path, "old")
+    with atomic_write(path) as part:
         part.write_bytes(b"ne")
         assert path.read_text() == "old"
         part.write_bytes("né".encode())
@@ -23,26 +22,31 @@ def test_a_file_is_replaced_as_a_whole_and_nothing_else_stays(tmp_path: Path) ->
 
 def test_what_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    write_whole(path, b"old")
-    with pytest.raises(KeyboardInterrupt), whole(path) as part:
+    write_atomic(path, b"old")
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as part:
         part.write_bytes(b"half")
         raise KeyboardInterrupt
-    with pytest.raises(FileNotFoundError), whole(path):
+    with pytest.raises(FileNotFoundError), atomic_write(path):
         pass  # nothing was written, so there is nothing to put there
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_processes_do_not_write_into_each_others_part(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from ucofia.files import whole\n"
-    code += "with whole(pathlib.Path(sys.argv[1])) as part: part.write_text('b'); print(part.name)"
+def test_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    path, texts = tmp_path / "x", [letter * 200_000 for letter in "abcdefgh"]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        for _ in threads.map(lambda text: write_atomic(path, text), texts * 4):
+            assert path.read_text() in texts
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_inside_another_ends_first_and_loses(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("a")
-        other = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-        )
-        assert part.name == f".x.{os.getpid()}.part" != other.stdout.strip()
+        with atomic_write(path) as other:
+            other.write_text("b")
+            assert part.name != other.name
         assert (part.read_text(), path.read_text()) == ("a", "b")
     assert path.read_text() == "a"
 
@@ -53,5 +57,5 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
         part.write_text("half")
     for part in (old, other):
         os.utime(part, (0, 0))
-    write_whole(tmp_path / "x[1]", "all")
+    write_atomic(tmp_path / "x[1]", "all")
     assert sorted(tmp_path.iterdir()) == sorted([fresh, other, tmp_path / "x[1]"])

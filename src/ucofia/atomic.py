@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, whoever else writes, stops or looks at the same time."""
+"""Atomic file writes: a file is the old one or the new one, whoever else writes or stops."""
 
 import glob
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,17 +13,17 @@ LEFT_SECONDS = 24 * 3600  # nobody writes one file for so long: whoever began it
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Lend a name in the same folder; what was written there takes its place at the end.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Lend a name in the same folder; what was written there replaces `path` at the end.
 
-    The name belongs to this process, so that two may write one file: the last one counts. What
-    killed processes left of it long ago is deleted.
+    The name is used once, so that threads and processes may write one file at the same time: the
+    last one to finish counts. What killed processes left of it long ago is deleted.
     """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > LEFT_SECONDS:
                 left.unlink()
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART}")
     try:
         yield part
         with part.open("rb") as written:
@@ -32,7 +33,7 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
+def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file, text as UTF-8; until that is done the old one stays."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from ucofia import convert, starter_parts
-from ucofia.atomic import whole, write_whole
+from ucofia.atomic import atomic_write, write_atomic
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
@@ -41,16 +41,16 @@ def save(model: Model, folder: Path | str) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    with whole(folder / WEIGHTS) as part:
+    with atomic_write(folder / WEIGHTS) as part:
         save_file(tensors, part)
     for name, text in model.backbone.assets().items():
-        write_whole(folder / name, text)
+        write_atomic(folder / name, text)
     settings = {
         "format": FORMAT,
         "model": to_dict(model.config),
         "backbone": model.backbone.describe(),
     }
-    write_whole(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
+    write_atomic(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
 
 
 def load(
@@ -91,7 +91,7 @@ def locate(name: str | Path) -> Path:
     if not is_model_folder(folder):
         bank = folder / "bank" / "texts.txt"
         bank.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(bank, "\n".join(starter_parts.bank_texts()) + "\n")
+        write_atomic(bank, "\n".join(starter_parts.bank_texts()) + "\n")
         save(Model(starter_parts.assemble(), starter_parts.CONFIG), folder)
     return folder
 

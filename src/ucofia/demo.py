@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ucofia.atomic import write_whole
+from ucofia.atomic import write_atomic
 from ucofia.errors import DownloadError
 from ucofia.types import Progress
 from ucofia.video.write_video import write_mp4
@@ -99,7 +99,7 @@ def _extract(data: bytes, path: Path) -> None:
         picture = Image.open(BytesIO(data)).convert("RGB")
         write_mp4(path, _moves(picture), frames_per_second=RATE)
     else:
-        write_whole(path, data)
+        write_atomic(path, data)
 
 
 def _moves(picture: Image.Image) -> Iterator[np.ndarray]:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from ucofia.atomic import PART, write_whole
+from ucofia.atomic import PART, write_atomic
 from ucofia.datasets.frame_cache import (
     FAILED,
     FORMAT,
@@ -136,9 +136,9 @@ class _Shard:
         # By time, because the later of two shards counts; and a name nobody else has, because two
         # runs may fill one cache.
         name = f"shard-{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
-        write_whole(self.folder / f"{name}.bin", b"".join(self.pictures))
+        write_atomic(self.folder / f"{name}.bin", b"".join(self.pictures))
         index = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_whole(self.folder / f"{name}.jsonl", index)
+        write_atomic(self.folder / f"{name}.jsonl", index)
         self.pictures, self.rows, self.size_bytes = [], [], 0
 
 
@@ -146,7 +146,7 @@ def _prepared(folder: Path, settings: CacheSettings) -> CacheFrames:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "cache.json").exists():
         stored = json.dumps({"format": FORMAT, **asdict(settings)}, indent=2)
-        write_whole(folder / "cache.json", stored)
+        write_atomic(folder / "cache.json", stored)
     cache = open_cache(folder)
     for name, asked in asdict(settings).items():
         holds = getattr(cache.settings, name)
@@ -203,7 +203,7 @@ def _list_failed(
     now = {video.id for video in videos}
     listed = [failure for failure in failures(folder) if failure.id not in now] + list(failed)
     lines = [json.dumps(asdict(failure)) + "\n" for failure in listed]
-    write_whole(folder / FAILED, "".join(lines))
+    write_atomic(folder / FAILED, "".join(lines))
 
 
 def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:

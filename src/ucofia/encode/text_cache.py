@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ucofia.atomic import whole
+from ucofia.atomic import atomic_write
 from ucofia.errors import SettingError
 from ucofia.types import Progress, TextBatch
 
@@ -81,7 +81,7 @@ def _write(texts: Sequence[str], path: Path, tokenize: Tokenize, encode: Encode)
         words.append(found[batch.mask].half().cpu().numpy())
         ids.append(batch.ids[batch.mask].cpu().numpy().astype(np.int32))
         lengths.append(batch.mask.sum(1).cpu().numpy())
-    with whole(path) as part, part.open("wb") as file:
+    with atomic_write(path) as part, part.open("wb") as file:
         np.savez(
             file,
             words=np.concatenate(words),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from ucofia.atomic import whole, write_whole
+from ucofia.atomic import atomic_write, write_atomic
 from ucofia.evaluate import paper_tables
 from ucofia.evaluate.benchmark import Evaluation, Ranked
 from ucofia.evaluate.matrix_report import DIRECTIONS, Direction
@@ -96,10 +96,10 @@ def write(found: Evaluation, result: Mapping[str, Any], folder: Path) -> None:
     """Write the result, its page and the ranks; each file appears whole."""
     folder.mkdir(parents=True, exist_ok=True)
     for direction in DIRECTIONS:
-        with whole(folder / f"ranks-{direction}.parquet") as part:
+        with atomic_write(folder / f"ranks-{direction}.parquet") as part:
             pa.parquet.write_table(ranks_table(found, direction), part)
-    write_whole(folder / PAGE, page(result))
-    write_whole(folder / RESULT, json.dumps(result, indent=1) + "\n")
+    write_atomic(folder / PAGE, page(result))
+    write_atomic(folder / RESULT, json.dumps(result, indent=1) + "\n")
 
 
 def ranks_table(found: Evaluation, direction: Direction) -> Any:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ucofia import checkpoint
-from ucofia.atomic import whole, write_whole
+from ucofia.atomic import atomic_write, write_atomic
 from ucofia.errors import RunFolderError, RunMismatchError
 from ucofia.model import Model
 
@@ -53,7 +53,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             stored = self.path / SETTINGS
             if not stored.exists():
-                write_whole(stored, _as_json(settings))
+                write_atomic(stored, _as_json(settings))
                 return
             known = json.loads(stored.read_text())
         differences = list(_differences(known, json.loads(_as_json(settings))))
@@ -87,7 +87,7 @@ class RunFolder:
             and not (line["kind"] == "validation" and line["epoch"] >= validated)
         ]
         with self.written():
-            write_whole(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
+            write_atomic(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
     def save_best(self, model: Model) -> None:
         """Write the model that the folder stands for."""
@@ -97,7 +97,7 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         """Write a whole text file."""
         with self.written():
-            write_whole(self.path / name, text)
+            write_atomic(self.path / name, text)
 
     def save(
         self, step: int, model: Model, optimizer: Optimizer, counters: Mapping[str, Any]
@@ -110,9 +110,9 @@ class RunFolder:
         with self.written():
             shutil.rmtree(partial, ignore_errors=True)
             checkpoint.save(model, partial)
-            with whole(partial / OPTIMISER) as part:
+            with atomic_write(partial / OPTIMISER) as part:
                 save_file(_optimiser_tensors(optimizer), part)
-            write_whole(partial / STATE, _as_json({"step": step, **counters}))
+            write_atomic(partial / STATE, _as_json({"step": step, **counters}))
             os.replace(partial, folder)
             for old in self._checkpoints():
                 if old != folder:

@@ -12,7 +12,7 @@ import av
 import numpy as np
 from jaxtyping import UInt8
 
-from ucofia.atomic import whole
+from ucofia.atomic import atomic_write
 from ucofia.errors import SettingError
 
 
@@ -29,7 +29,7 @@ def write_mp4(
     `hold` repeats each frame, `enlarge` repeats each pixel: the codec halves the resolution of
     colours, which small drawings would not survive.
     """
-    with whole(path) as part, av.open(str(part), "w", format="mp4") as container:
+    with atomic_write(path) as part, av.open(str(part), "w", format="mp4") as container:
         stream = None
         for number, frame in enumerate(frames):
             image = np.ascontiguousarray(

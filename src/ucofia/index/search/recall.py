@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ucofia.atomic import write_whole
+from ucofia.atomic import write_atomic
 from ucofia.index.search import search
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query
@@ -49,7 +49,7 @@ def measure(asked: Sequence[Query], collection: Collection, preview: Preview | N
 def save(folder: Path, version: Sequence[int], recall: Recall) -> None:
     """Keep what was measured at a version; where nothing can be written, it is not kept."""
     try:
-        write_whole(folder / NAME, json.dumps({"version": list(version), **asdict(recall)}))
+        write_atomic(folder / NAME, json.dumps({"version": list(version), **asdict(recall)}))
     except OSError:
         return
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ucofia import checkpoint
-from ucofia.atomic import write_whole
+from ucofia.atomic import write_atomic
 from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
@@ -150,7 +150,7 @@ class Job:
         }
         self.results.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
-        write_whole(self.file(training.name, seed), "{\n" + lines + "\n}\n")
+        write_atomic(self.file(training.name, seed), "{\n" + lines + "\n}\n")
         with suppress(OSError):  # only needed to go on, and there is nothing left to do
             shutil.rmtree(out / "checkpoints")
 
