@@ -38,6 +38,11 @@ def bi_isa(
     return (word_then_patch + patch_then_word) / 2
 
 
+def maxsim(similarities: Matrix) -> float:
+    """Late interaction (ColBERT): the mean over rows of the largest entry of each."""
+    return sum(max(row) for row in similarities) / len(similarities)
+
+
 def cosine(a: Vector, b: Vector) -> float:
     dot = sum(x * y for x, y in zip(a, b, strict=True))
     return dot / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))

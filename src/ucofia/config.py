@@ -8,7 +8,7 @@ from ucofia.errors import SettingError, UnknownNameError
 
 TextUnit = Literal["sentence", "word"]
 VideoUnit = Literal["video", "frame", "patch"]
-Aggregation = Literal["mean", "softmax", "isa", "x-clip", "ts2-net"]
+Aggregation = Literal["mean", "softmax", "maxsim", "isa", "x-clip", "ts2-net"]
 Selector = Literal["paper", "authors", "ts2-net", "nearest"]
 Direction = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,14 @@ CONFIGS = {
     "patches hardly count": replace(SMALL, levels=(*SMALL.levels[:2], replace(PATCH, weight=0.1))),
     "sentence on patches": replace(SMALL, levels=(SMALL.levels[0], PATCH_SENTENCE)),
     "mean": replace(SMALL, levels=tuple(replace(lv, aggregation="mean") for lv in SMALL.levels)),
+    "maxsim": replace(
+        SMALL,
+        levels=(
+            replace(SMALL.levels[1], aggregation="maxsim"),
+            replace(PATCH, aggregation="maxsim", direction="patch-then-word"),
+        ),
+    ),
+    "maxsim both ways": replace(SMALL, levels=(replace(PATCH, aggregation="maxsim"),)),
     "no patches": replace(CLIP_STRAIGHT, frames=3, words=5),
     "not convex": replace(X_CLIP, frames=3, words=5, temporal_layers=0),
 }
@@ -152,12 +161,20 @@ class WideBackbone(ColourBackbone):
 
 @pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
 @settings(max_examples=8, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 37), st.sampled_from([0.2, 1.0, 5.0]))
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 37),
+    st.sampled_from([0.2, 1.0, 5.0]),
+    st.sampled_from(
+        [("isa", "both"), ("maxsim", "patch-then-word"), ("maxsim", "both"), ("mean", "both")]
+    ),
+)
 def test_bounds_hold_at_every_cut(
-    kernels: bounds.Kernels, seed: int, count: int, weight: float
+    kernels: bounds.Kernels, seed: int, count: int, weight: float, kind: tuple[Any, Any]
 ) -> None:
     rng = np.random.default_rng(seed)
-    config = replace(SMALL, words=40, levels=(*SMALL.levels[:2], replace(PATCH, weight=weight)))
+    level = replace(PATCH, weight=weight, aggregation=kind[0], direction=kind[1])
+    config = replace(SMALL, words=40, levels=(*SMALL.levels[:2], level))
     model = Model(WideBackbone(), config).eval()
     collection = collection_of(rng, 300, spread=1.0, copies=4, width=300)
     query = query_of(model, rng, count, width=300)
@@ -167,12 +184,13 @@ def test_bounds_hold_at_every_cut(
     rows = rng.permutation(len(collection))
     centre = bounds.centres(words, preview, rows)
     patches = collection.patches.take(rows).astype(np.float64)
-    real = np.where(collection.patch_mask[rows], (patches @ words.vectors.T).max(2), -np.inf)
-    for need in (np.inf, real.max(1), -np.inf):  # stops at once, at some cut, never
+    hidden = ~collection.patch_mask[rows][..., None]
+    real = words.together(np.where(hidden, -np.inf, patches @ words.vectors.T).max(1))
+    for need in (np.inf, real, -np.inf):  # stops at once, at some cut, never
         needed = np.broadcast_to(np.float32(need), len(rows)).copy()
         found = kernels.tight(words, preview, rows, centre, needed)
-        assert (found >= real.max(1) - 1e-6).all()
-    assert (found - real.max(1)).mean() < 0.2  # and the last cut leaves little
+        assert (found >= real - 1e-6).all()
+    assert (found - real).mean() < 0.2  # and the last cut leaves little
     whole = search.brute_force([query], collection, top=10)[0]
     pruned = search.exact([query], collection, top=10, preview=preview, kernels=kernels)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()

@@ -11,7 +11,7 @@ from ucofia.config import LevelConfig
 from ucofia.similarity.aggregate import Aggregator, Mixes, weights
 
 TEMPERATURE = 0.1
-KINDS = ("mean", "softmax", "isa", "x-clip", "ts2-net")
+KINDS = ("mean", "softmax", "maxsim", "isa", "x-clip", "ts2-net")
 DIRECTIONS = ("both", "patch-then-word", "word-then-patch", "flat")
 
 
@@ -128,7 +128,7 @@ def test_attribution_adds_up_to_the_score(kind: str, direction: str, text: str) 
     assert share[..., 3].abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", ["softmax", "isa"])
+@pytest.mark.parametrize("kind", ["softmax", "maxsim", "isa"])
 @given(shift=st.floats(-3, 3))
 @settings(max_examples=20, deadline=None)
 def test_a_constant_added_to_all_similarities_is_added_to_the_score(
@@ -150,10 +150,75 @@ def test_one_word_and_one_patch_score_their_similarity() -> None:
         torch.testing.assert_close(found, sim[:, 0, :, 0])
 
 
+def test_maxsim_is_late_interaction() -> None:
+    sim = similarities(2, 4, 3, 5)
+    word_mask = torch.tensor([[True] * 4, [True, False, True, False]])
+    unit_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
+    found = {
+        direction: aggregator(4, 5, kind="maxsim", direction=direction)(
+            sim, word_mask=word_mask, unit_mask=unit_mask
+        )
+        for direction in DIRECTIONS
+    }
+    for t in range(2):
+        for v in range(3):
+            rows = sim[t, :, v][word_mask[t]][:, unit_mask[v]].tolist()
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            of_words, of_patches = oracle.maxsim(rows), oracle.maxsim(columns)
+            assert found["patch-then-word"][t, v].item() == pytest.approx(of_words)
+            assert found["word-then-patch"][t, v].item() == pytest.approx(of_patches)
+            assert found["both"][t, v].item() == pytest.approx((of_words + of_patches) / 2)
+            assert found["flat"][t, v].item() == pytest.approx(max(map(max, rows)))
+
+
+def test_maxsim_of_a_sentence_is_its_best_frame_and_of_a_whole_video_the_mean_of_words() -> None:
+    sim = similarities(2, 3, 2, 4)
+    best = aggregator(1, 4, kind="maxsim", text="sentence")(
+        sim[:, :1], word_mask=everything(2, 1), unit_mask=everything(2, 4)
+    )
+    torch.testing.assert_close(best, sim[:, 0].amax(-1))
+    level = LevelConfig(name="video-word", text="word", video="video", aggregation="maxsim")
+    mask = torch.tensor([[True, True, False]]).expand(2, -1)
+    mean = Aggregator(level, Mixes(), TEMPERATURE)(
+        sim[..., :1], word_mask=mask, unit_mask=everything(2, 1)
+    )
+    torch.testing.assert_close(mean, sim[:, :2, :, 0].mean(1))
+
+
+def test_the_gradient_of_maxsim_reaches_the_best_patch_of_each_word() -> None:
+    sim = similarities(1, 3, 1, 4).requires_grad_()
+    level = aggregator(3, 4, kind="maxsim", direction="patch-then-word")
+    level(sim, word_mask=everything(1, 3), unit_mask=everything(1, 4)).sum().backward()
+    assert sim.grad is not None
+    wanted = torch.nn.functional.one_hot(sim.detach()[0, :, 0].argmax(-1), 4) / 3
+    torch.testing.assert_close(sim.grad[0, :, 0], wanted.float())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=10, deadline=None)
+def test_no_score_is_above_the_bound_that_its_aggregation_declares(
+    kind: str, direction: str, seed: int
+) -> None:
+    sim = torch.rand(2, 3, 2, 4, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    level = aggregator(3, 4, kind=kind, direction=direction)
+    found = level(sim, word_mask=everything(2, 3), unit_mask=everything(2, 4))
+    share = level.mean_share
+    if share is None:
+        assert kind == "x-clip"
+        return
+    largest = sim.amax(3)
+    bound = share * largest.mean(1) + (1 - share) * largest.amax(1)
+    assert (found <= bound + 1e-6).all()
+    if kind == "maxsim" and direction == "patch-then-word":
+        torch.testing.assert_close(found, bound)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
 def test_extreme_similarities_give_no_nan(scale: float) -> None:
     sim = similarities(2, 3, 2, 4) * scale
-    for kind in ("mean", "softmax", "isa", "ts2-net"):
+    for kind in ("mean", "softmax", "maxsim", "isa", "ts2-net"):
         found = aggregator(3, 4, kind=kind)(
             sim, word_mask=everything(2, 3), unit_mask=everything(2, 4)
         )

@@ -2,7 +2,8 @@
 
 A mean trusts every frame equally; a maximum trusts one. Interactive similarity aggregation (ISA)
 learns how the entries of a similarity vector vote together: a softmax weighs them, a square matrix
-lets them influence one another, a second softmax makes the weights sum to one again.
+lets them influence one another, a second softmax makes the weights sum to one again. MaxSim is
+late interaction as in ColBERT: each word takes its best patch (or frame), words count equally.
 
 Everything here is a pure function of similarities; what the entries are (frames, patches, words)
 and who learns the matrices is decided elsewhere.
@@ -45,8 +46,12 @@ def weights(
 ) -> Float[Tensor, "*shape"]:
     """Weigh the entries along `dim` (-1 or -2); `mask` broadcasts to `sim`.
 
-    Padding weighs zero. All kinds but X-CLIP's give weights that sum to one.
+    Padding weighs zero. All kinds but X-CLIP's give weights that sum to one. MaxSim's are those of
+    its first axis: one for the best entry, the first of equals.
     """
+    if aggregation == "maxsim":
+        best = _hidden(sim, mask).argmax(dim, keepdim=True)
+        return torch.zeros_like(sim).scatter_(dim, best, 1.0)
     if aggregation == "mean":
         return (mask / mask.sum(dim, keepdim=True)).expand_as(sim).to(sim.dtype)
     if aggregation == "ts2-net":
@@ -62,10 +67,12 @@ def weights(
 
 
 def _softmax(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
+    return _hidden(logits, mask).softmax(dim)
+
+
+def _hidden(values: Tensor, mask: Tensor) -> Tensor:
     # Hiding padding costs a pass over the largest tensor there is; most blocks have none.
-    if not bool(mask.all()):
-        logits = logits.masked_fill(~mask, float("-inf"))
-    return logits.softmax(dim)
+    return values if bool(mask.all()) else values.masked_fill(~mask, float("-inf"))
 
 
 def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
@@ -84,6 +91,24 @@ class Aggregator:
     level: LevelConfig
     mixes: Mixes
     temperature: float
+
+    @property
+    def mean_share(self) -> float | None:
+        """How the score is bounded by the largest similarity that each word has to any unit.
+
+        It is at most this share of their mean over words and the rest of their maximum; None: it
+        has no such bound, because its weights do not sum to one.
+        """
+        level = self.level
+        if level.aggregation == "x-clip":
+            return None
+        if level.aggregation == "mean":
+            return 1.0
+        if level.aggregation == "maxsim" and level.text == "word":
+            if level.video == "video":
+                return 1.0
+            return {"patch-then-word": 1.0, "both": 0.5}.get(level.direction, 0.0)
+        return 0.0
 
     def __call__(
         self,
@@ -122,7 +147,9 @@ class Aggregator:
             score, weight = self._reduce(sim[:, 0], unit_mask, self.mixes.units)
             return [(score, weight[:, None], one)]
         if self.level.video == "video":
-            score, weight = self._reduce(sim[..., 0], words, self.mixes.words, dim=-2)
+            score, weight = self._reduce(
+                sim[..., 0], words, self.mixes.words, dim=-2, is_second=True
+            )
             return [(score, weight[..., None], one)]
         if self.level.direction == "flat":
             return [self._flat(sim, word_mask, unit_mask)]
@@ -130,13 +157,15 @@ class Aggregator:
         if self.level.direction != "word-then-patch":
             sim_twv, first = self._reduce(sim, unit_mask, self.mixes.units)
             sim_tvw = sim_twv.transpose(1, 2)
-            score, after = self._reduce(sim_tvw, word_mask[:, None], self.mixes.words_after)
+            score, after = self._reduce(
+                sim_tvw, word_mask[:, None], self.mixes.words_after, is_second=True
+            )
             paths.append((score, first, after.transpose(1, 2)[..., None]))
         if self.level.direction != "patch-then-word":
             # Words are mixed on a flattened view: one matrix product instead of one per video.
             sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)
             sim_tvu = sim_tn.view(len(sim), *sim.shape[2:])
-            score, after = self._reduce(sim_tvu, unit_mask, self.mixes.units_after)
+            score, after = self._reduce(sim_tvu, unit_mask, self.mixes.units_after, is_second=True)
             paths.append((score, first.view_as(sim), after[:, None]))
         return paths
 
@@ -152,13 +181,20 @@ class Aggregator:
         return score, weight.view(t, v, w, u).transpose(1, 2), sim.new_ones(())
 
     def _reduce(
-        self, sim: Tensor, mask: Tensor, mix: Tensor | None, *, dim: int = -1
+        self,
+        sim: Tensor,
+        mask: Tensor,
+        mix: Tensor | None,
+        *,
+        dim: int = -1,
+        is_second: bool = False,
     ) -> tuple[Tensor, Tensor]:
+        kind = self.level.aggregation
         weight = weights(
             sim,
             mask=mask,
             mix=mix,
-            aggregation=self.level.aggregation,
+            aggregation="mean" if kind == "maxsim" and is_second else kind,
             temperature=self.temperature,
             dim=dim,
         )

@@ -1,8 +1,9 @@
 """Upper bounds of a query's score, from cheap to tight.
 
-ISA and all its relatives but X-CLIP's are convex combinations: a level is at most its largest
-similarity. Levels of videos and frames are met exactly, for all segments; for levels of patches
-the preview bounds the largest similarity, cut by cut, for those that are still in the race.
+An aggregation declares how it is bounded by each word's largest similarity (`mean_share`): ISA and
+its relatives by the maximum over words, MaxSim by their mean, X-CLIP's not at all. Levels of
+videos and frames are met exactly, for all segments; for levels of patches the preview bounds the
+largest similarities, cut by cut, for those that are still in the race.
 
 The two loops that cost something are functions of a `Kernels`: `PLAIN` needs only torch,
 `compiled` has the same two for those who have its compiler.
@@ -32,10 +33,15 @@ class Words:
     """The text side of one level of patches."""
 
     share: float  # times its scale: what a similarity counts in the score
+    mean_share: float  # how words are bounded together, as the aggregation declares
     vectors: Float[Array, "w d"]
     low: Float[Array, "w k"]
     beyond: Float[Array, "c w"]  # length beyond each cut
     length: Float[Array, " w"]
+
+    def together(self, largest: Float[Array, "n w"]) -> Float[Array, " n"]:
+        """Bound all words of a row from a bound of each."""
+        return _together(largest, self.mean_share)
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,15 @@ class Kernels:
 
 
 def is_bounded(query: Query) -> bool:
-    """Whether every level is at most its largest similarity."""
-    return all(lv.aggregator.level.aggregation != "x-clip" for lv in query.levels.values())
+    """Whether every level has a bound."""
+    return all(level.aggregator.mean_share is not None for level in query.levels.values())
+
+
+def mean_share_of(query: Query, name: str) -> float:
+    """How the words of a level are bounded together."""
+    share = query.levels[name].aggregator.mean_share
+    assert share is not None  # `is_bounded` comes first
+    return share
 
 
 def share_of(query: Query, name: str) -> float:
@@ -76,7 +89,8 @@ def words_of(query: Query, name: str, preview: Preview) -> Words:
         [rest_length(whole.sum(1), parts[:, :cut].sum(1)) for cut in cuts_of(vectors.shape[1])]
     )
     length = np.linalg.norm(vectors, axis=1)
-    return Words(share_of(query, name), vectors, low, beyond.numpy(), length)
+    shares = share_of(query, name), mean_share_of(query, name)
+    return Words(*shares, vectors, low, beyond.numpy(), length)
 
 
 def without_patches(
@@ -106,7 +120,7 @@ def without_patches(
         found = kernels.largest(column, mask, np.concatenate(words))
         edges = np.cumsum([0, *(len(some) for some in words)])
         for at, query in enumerate(queries):
-            best = found[:, edges[at] : edges[at + 1]].max(1)
+            best = _together(found[:, edges[at] : edges[at + 1]], mean_share_of(query, name))
             total[at] += np.float32(share_of(query, name)) * best
     return total
 
@@ -160,7 +174,7 @@ def estimate(
     for start in range(0, len(rows), CUT_BLOCK):
         some = slice(start, start + CUT_BLOCK)
         product = _products(low, preview, rows[some], cut)
-        out[some] = (product + centre[some]).max(1)
+        out[some] = words.together(product + centre[some])
     return out
 
 
@@ -170,7 +184,7 @@ def _at_cut(words: Words, preview: Preview, rows: Array, centre: Array, cut: int
     low = np.concatenate([words.low[:, :size], beyond], axis=1)
     # What eight bits lost meets the word along the same coordinates.
     lost = preview.lost[cut][rows][:, None] * words.length
-    return np.asarray((_products(low, preview, rows, cut) + centre + lost).max(1))
+    return words.together(_products(low, preview, rows, cut) + centre + lost)
 
 
 def _products(words: Array, preview: Preview, rows: Array, cut: int) -> Float[Array, "n w"]:
@@ -186,6 +200,13 @@ def _products(words: Array, preview: Preview, rows: Array, cut: int) -> Float[Ar
     product = torch.from_numpy(words) @ patches.flatten(0, 1).mT
     best = product.view(len(words), len(rows), units).amax(2).mT * scale[:, None]
     return np.asarray(best.numpy())
+
+
+def _together(largest: Array, mean_share: float) -> Array:
+    bound = largest.max(1)
+    if mean_share:
+        bound = np.float32(mean_share) * largest.mean(1) + np.float32(1 - mean_share) * bound
+    return np.asarray(bound)
 
 
 PLAIN = Kernels(_plain_largest, _plain_tight)

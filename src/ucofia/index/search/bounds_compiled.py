@@ -132,6 +132,7 @@ def _tight_of(
     length: Array,
     centre: Array,
     need: Array,
+    mean_share: np.float32,
     out: Array,
 ) -> None:
     count, width, units = centre.shape[1], low.shape[1], codes[0].shape[1]
@@ -164,9 +165,12 @@ def _tight_of(
                 for w in range(width):
                     value = sums[p, w] * scale[row] + left[p] * beyond[cut, w]
                     top[w] = value if value > top[w] else top[w]
-            best = np.float32(-np.inf)
+            best, total = np.float32(-np.inf), np.float32(0)
             for w in range(count):
-                best = max(best, top[w] + centre[n, w] + lost[cut][row] * length[w])
+                value = top[w] + centre[n, w] + lost[cut][row] * length[w]
+                best, total = max(best, value), total + value
+            if mean_share > 0:
+                best += mean_share * (total / np.float32(count) - best)
             out[n] = min(out[n], best)
             if best < need[n]:
                 break
@@ -202,6 +206,7 @@ def _tight(words: Words, preview: Preview, rows: Array, centre: Array, need: Arr
         words.length,
         np.ascontiguousarray(centre),
         need.astype(np.float32),
+        np.float32(words.mean_share),
         out,
     )
     return out

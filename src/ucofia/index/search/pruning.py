@@ -48,12 +48,12 @@ class Race:
         words = bounds.words_of(self.query, name, preview)
         centre = bounds.centres(words, preview, rows)
         radius = preview.radius if rows is None else preview.radius[rows]
-        reach = (centre + radius[:, None] * words.length).max(1) * np.float32(words.share)
+        reach = words.together(centre + radius[:, None] * words.length) * np.float32(words.share)
         self.words.append(words)
         self.centres.append(centre)
         self.reach.append(reach)
         self.bound += reach
-        self.promise += np.float32(words.share) * centre.max(1)
+        self.promise += np.float32(words.share) * words.together(centre)
 
     def seed(self, count: int) -> None:
         """Score the most promising, so that there is a threshold; drop what cannot reach it."""
