@@ -48,34 +48,6 @@ def words() -> tuple[Tensor, Tensor]:
     return torch.randint(1, 50, (3, 7)), mask
 
 
-def test_a_written_out_bert_is_the_library_s() -> None:
-    encoder = bert()
-    ids, mask = words()
-    with torch.no_grad():
-        theirs = encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        ours = int8.bert(encoder, ids, mask=mask)
-        whole = int8.bert(encoder, ids, mask=torch.ones_like(mask))
-        theirs_whole = encoder(input_ids=ids).last_hidden_state
-    torch.testing.assert_close(ours[mask], theirs[mask])
-    torch.testing.assert_close(whole, theirs_whole)
-
-
-def test_a_written_out_bert_passes_gradients_to_every_weight() -> None:
-    encoder = bert(width=int8.WIDTH_FROM)
-    ids, mask = words()
-    int8.bert(encoder, ids, mask=mask).square().sum().backward()
-    assert all(parameter.grad is not None for parameter in encoder.parameters())
-
-
-def test_only_a_plain_bert_at_rest_is_written_out() -> None:
-    assert int8.runs_plain_bert(bert())
-    assert not int8.runs_plain_bert(bert().train())
-    assert not int8.runs_plain_bert(bert().double())
-    assert not int8.runs_plain_bert(bert().to("meta"))
-    relu = BertModel(BertConfig(hidden_size=8, num_attention_heads=2, hidden_act="relu"))
-    assert not int8.runs_plain_bert(relu.eval())
-
-
 @needs_bytes
 def test_bytes_need_an_idle_wide_tower_on_the_processor() -> None:
     tower = vision()

@@ -16,12 +16,10 @@ from transformers import CLIPConfig, CLIPModel
 from transformers.utils.logging import disable_progress_bar
 
 from ucofia.encode import tokenizer
+from ucofia.encode.clip_vision import MEAN, STD
 from ucofia.encode.token_shift import shift_tokens
 from ucofia.errors import CheckpointMismatchError, HubError
 from ucofia.types import PixelSpec, TextBatch
-
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 _REPORTED = ("missing", "unexpected", "mismatched")

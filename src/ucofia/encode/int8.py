@@ -1,6 +1,5 @@
 """Quick inference on a processor: the same towers, with fewer and cheaper operations.
 
-A BERT's blocks are written out here without its library's bookkeeping; the numbers stay the same.
 In bytes, products are made of 8-bit integers; the numbers change by as much as `docs/starter.md`
 states, so only the starter, whose weights were measured, asks for it. Which way a tower goes is
 decided by where it is and what it is asked for, never by a setting: gradients, training and other
@@ -13,9 +12,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, linear, pad, silu
+from torch.nn.functional import layer_norm, pad, silu
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 STEEPNESS = 1.702  # of CLIP's "quick" gelu: x * sigmoid(1.702 x)
@@ -29,40 +28,6 @@ WIDTH_FROM = 256  # narrower products gain nothing from bytes
 
 # Beside the modules, not in them: nothing of this belongs into a copy or a saved state.
 _prepared: "WeakKeyDictionary[nn.Module, tuple[object, Any]]" = WeakKeyDictionary()
-
-
-def runs_plain_bert(encoder: nn.Module) -> bool:
-    """Return whether `bert` computes what this encoder would."""
-    config: Any = encoder.config
-    absolute = getattr(config, "position_embedding_type", "absolute") in (None, "absolute")
-    known = config.model_type == "bert" and config.hidden_act == "gelu" and absolute
-    causal = getattr(config, "is_decoder", False)
-    return known and not causal and not encoder.training and _is_float_on_cpu(encoder)
-
-
-def bert(
-    encoder: Any, ids: Int[Tensor, "t w"], *, mask: Bool[Tensor, "t w"]
-) -> Float[Tensor, "t w d"]:
-    """Run a BERT and return its last hidden states, as its library would.
-
-    In floats: products of bytes spare a tenth of the time, but a batch, whose sums are rounded in
-    another order than those of a text alone, would then move features by 1e-3 instead of 1e-6.
-    """
-    table, heads = encoder.embeddings, encoder.config.num_attention_heads
-    x = table.word_embeddings.weight[ids] + table.token_type_embeddings.weight[0]
-    x = _normed(x + table.position_embeddings.weight[: ids.shape[1]], table.LayerNorm)
-    seen = None if bool(mask.all()) else mask[:, None, None]
-    for block in encoder.encoder.layer:
-        own, out = block.attention.self, block.attention.output
-        query, key, value = (
-            _applied(x, part).view(*ids.shape, heads, -1).transpose(1, 2)
-            for part in (own.query, own.key, own.value)
-        )
-        mixed = attend(query, key, value, attn_mask=seen).transpose(1, 2).flatten(2)
-        x = _normed(_applied(mixed, out.dense) + x, out.LayerNorm)
-        y = _applied(gelu(_applied(x, block.intermediate.dense)), block.output.dense)
-        x = _normed(y + x, block.output.LayerNorm)
-    return x
 
 
 def has_bytes() -> bool:
@@ -200,10 +165,6 @@ def weight_scales(weight: Float[Tensor, "o i"]) -> Float[Tensor, " o"]:
     largest = weight.abs().amax(1) / LARGEST
     pair = torch.maximum(above, below) / LARGEST_PAIR
     return torch.maximum(largest, pair).clamp(min=SMALLEST)
-
-
-def _applied(x: Tensor, layer: Any) -> Tensor:
-    return linear(x, layer.weight, layer.bias)
 
 
 def _normed(x: Tensor, layer: Any) -> Tensor:

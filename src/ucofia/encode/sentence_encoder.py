@@ -1,9 +1,11 @@
 """A pretrained sentence encoder as the text tower of a backbone that has none of its own.
 
 Any transformers encoder with a fast tokenizer serves: words are its last hidden states, the
-sentence is their mean over real tokens.
+sentence is their mean over real tokens. A plain BERT is computed by `bert`, and then the model
+library, which takes seconds to import, is not needed.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +14,10 @@ import torch
 from jaxtyping import Float
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
-from transformers.utils.logging import disable_progress_bar
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from ucofia.encode import int8
+from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
 
@@ -30,7 +32,7 @@ class SentenceTower(nn.Module):
         super().__init__()
         self.config = config
         self.tokenizer_json = tokenizer
-        self.encoder = AutoModel.from_config(config)
+        self.encoder = _new_encoder(config)
         self.width: int = config.hidden_size
         self._tokenizer = Tokenizer.from_str(tokenizer)
         # Set once: threads share the tokenizer, so texts are cut outside it.
@@ -43,10 +45,9 @@ class SentenceTower(nn.Module):
         folder = Path(folder).expanduser()
         if not (folder / TOKENIZER).is_file():
             raise HubError(str(folder), f"there is no {TOKENIZER} in it")
-        disable_progress_bar()  # the library draws nothing
         try:
-            encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
-        except OSError as error:
+            encoder = _pretrained_encoder(folder)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise HubError(str(folder), str(error).strip().splitlines()[0]) from error
         tower = cls(encoder.config, (folder / TOKENIZER).read_text(encoding="utf-8"))
         tower.encoder = encoder
@@ -55,11 +56,17 @@ class SentenceTower(nn.Module):
     @classmethod
     def from_description(cls, values: dict[str, Any], tokenizer: str) -> "SentenceTower":
         """Build the tower from plain values, with fresh weights."""
+        if is_plain(values):
+            return cls(BertConfig.from_values(values), tokenizer)
+        from transformers import AutoConfig
+
         settings = dict(values)
         return cls(AutoConfig.for_model(settings.pop("model_type"), **settings), tokenizer)
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the encoder without weights."""
+        if isinstance(self.config, BertConfig):
+            return self.config.to_values()
         described: dict[str, Any] = self.config.to_diff_dict()
         return described
 
@@ -86,14 +93,39 @@ class SentenceTower(nn.Module):
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
         """Encode every token, and the sentence as the mean of the real ones."""
-        if int8.runs_plain_bert(self.encoder):
-            hidden = int8.bert(self.encoder, batch.ids, mask=batch.mask)
+        if isinstance(self.encoder, Bert):
+            hidden = self.encoder(batch.ids, batch.mask)
         else:
             hidden = self.encoder(
                 input_ids=batch.ids, attention_mask=batch.mask.long()
             ).last_hidden_state
         weight = (batch.mask / batch.mask.sum(1, keepdim=True)).to(hidden.dtype)
         return hidden, torch.einsum("tw,twd->td", weight, hidden)
+
+
+def _new_encoder(config: Any) -> Any:
+    if isinstance(config, BertConfig):
+        return Bert(config)
+    from transformers import AutoModel
+
+    return AutoModel.from_config(config)
+
+
+def _pretrained_encoder(folder: Path) -> Any:
+    """Load an encoder; what a plain BERT has beyond its blocks is left aside."""
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    weights = folder / "model.safetensors"
+    if is_plain(values) and weights.is_file():
+        encoder = Bert(BertConfig.from_values(values))
+        state = {name.removeprefix("bert."): tensor for name, tensor in load_file(weights).items()}
+        kept = {name: t.float() for name, t in state.items() if not name.startswith(UNUSED)}
+        encoder.load_state_dict(kept)
+        return encoder
+    from transformers import AutoModel
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # the library draws nothing
+    return AutoModel.from_pretrained(folder, dtype=torch.float32)
 
 
 def _ends(encoded: Encoding) -> int:

@@ -1,0 +1,132 @@
+"""CLIP's vision tower in plain torch: all tokens of a picture in the joint space.
+
+Parts have the names of transformers' `CLIPVisionModelWithProjection`, whose weights load as they
+are; tests compare it with the library's own output. Where only features are asked for on a
+processor, `int8` computes it with cheaper products.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import gelu, normalize
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+from ucofia.encode import int8
+from ucofia.errors import SettingError
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pictures that CLIP was trained on
+STD = (0.26862954, 0.26130258, 0.27577711)
+ACTIVATIONS = {"quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "gelu": gelu}
+
+
+@dataclass(frozen=True)
+class ClipVisionConfig:
+    """The shape of the tower, under the names of its config.json."""
+
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    image_size: int = 224
+    patch_size: int = 32
+    projection_dim: int = 512
+    hidden_act: str = "quick_gelu"
+    layer_norm_eps: float = 1e-5
+    model_type: str = "clip_vision_model"
+
+    def __post_init__(self) -> None:
+        """Check what no type can say."""
+        if self.hidden_act not in ACTIVATIONS:
+            rule = f"a CLIP vision tower uses one of {', '.join(ACTIVATIONS)}"
+            raise SettingError("hidden_act", self.hidden_act, rule)
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> "ClipVisionConfig":
+        """Take from a config.json what shapes the tower."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the shape as JSON values."""
+        return asdict(self)
+
+
+class ClipVision(nn.Module):
+    """Pictures to unit vectors of the joint space, the picture's own token first."""
+
+    def __init__(self, config: ClipVisionConfig) -> None:
+        super().__init__()
+        self.vision_model = VisionTransformer(config)
+        self.visual_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
+        self.config = config
+
+    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n d"]:
+        """Encode every token of every picture."""
+        tower = self.vision_model
+        hidden = int8.vision_in_bytes(tower)(pixels) if int8.takes_bytes(tower) else tower(pixels)
+        return normalize(self.visual_projection(tower.post_layernorm(hidden)), dim=-1)
+
+
+class VisionTransformer(nn.Module):
+    """The tower below its projection."""
+
+    def __init__(self, config: ClipVisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = PatchEmbeddings(config)
+        self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # sic
+        blocks = [Block(config) for _ in range(config.num_hidden_layers)]
+        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(blocks)})
+        self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+        """Return the last hidden states, before the last norm."""
+        x: Tensor = self.pre_layrnorm(self.embeddings(pixels))
+        for block in self.encoder["layers"]:  # type: ignore[attr-defined]
+            x = block(x)
+        return x
+
+
+class PatchEmbeddings(nn.Module):
+    """Patches, the class token in front of them, and their positions."""
+
+    def __init__(self, config: ClipVisionConfig) -> None:
+        super().__init__()
+        width, side = config.hidden_size, config.patch_size
+        patches = (config.image_size // side) ** 2
+        self.class_embedding = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.patch_embedding = nn.Conv2d(3, width, kernel_size=side, stride=side, bias=False)
+        self.position_embedding = nn.Embedding(patches + 1, width)
+
+    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+        """Embed pictures of the size that the tower was made for."""
+        patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(len(patches), 1, -1)
+        embedded: Tensor = torch.cat([first, patches], dim=1) + self.position_embedding.weight
+        return embedded
+
+
+class Block(nn.Module):
+    """Attention and a wide layer, each behind its norm."""
+
+    def __init__(self, config: ClipVisionConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.layer_norm_eps
+        self.heads, self.act = config.num_attention_heads, ACTIVATIONS[config.hidden_act]
+        names = ("q_proj", "k_proj", "v_proj", "out_proj")
+        self.self_attn = nn.ModuleDict({name: nn.Linear(width, width) for name in names})
+        self.layer_norm1, self.layer_norm2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
+        wide = config.intermediate_size
+        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, wide), "fc2": nn.Linear(wide, width)})
+
+    def forward(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
+        """Let tokens look at one another, then change each one."""
+        y, own, shape = self.layer_norm1(x), self.self_attn, (*x.shape[:2], self.heads, -1)
+        query, key, value = (
+            own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
+        )
+        x = x + own["out_proj"](attend(query, key, value).transpose(1, 2).flatten(2))
+        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.layer_norm2(x))))

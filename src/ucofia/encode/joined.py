@@ -1,0 +1,121 @@
+"""A vision tower and a text tower of different origin in one space (locked-image tuning).
+
+The space is the vision tower's. Two learned projections take the text tower's sentence and each of
+its words there; the vision tower may stay as it was published, so that what it has encoded, an
+index for instance, stays valid whichever text tower reads it. Either side can be frozen or
+trained. This is how a text tower of another language, or a newer one, learns to use eyes that
+exist already; the starter is one of these.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor, nn
+
+from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
+from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
+from ucofia.errors import SettingError
+from ucofia.types import PixelSpec, TextBatch
+
+FAMILY = "joined"
+LOGIT_SCALE = 3.912  # ln 50; a trained model carries its own
+# Words that stand for nothing in a picture; they take no part in levels of words.
+ENGLISH_STOP_WORDS = tuple(
+    "a an the of in on at to from by with without for and or but as is are was were be been being "
+    "am it its his her their our my your this that these those he she they we you i him them "
+    "there here some any each other another while who which what when where into onto over under "
+    "up down out off through very then than so do does did has have had not no can will about "
+    "something someone [cls] [sep] [pad] . , ! ? ' \" - : ;".split()
+)
+
+
+class JoinedBackbone(nn.Module):
+    """CLIP's vision tower beside any text encoder, with learned projections between them."""
+
+    fresh: tuple[str, ...] = ("sentence_projection", "word_projection")
+
+    def __init__(
+        self,
+        vision: ClipVisionConfig,
+        text: SentenceTower,
+        *,
+        stop_words: Sequence[str] = ENGLISH_STOP_WORDS,
+        card: str = "",
+    ) -> None:
+        super().__init__()
+        self.vision = ClipVision(vision)
+        self.text = text
+        self.card = card
+        self.stop_words = frozenset(stop_words)
+        self.width: int = vision.projection_dim
+        self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD)
+        self.logit_scale = LOGIT_SCALE
+        self.sentence_projection = nn.Linear(text.width, self.width)
+        self.word_projection = nn.Linear(text.width, self.width)
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any], tokenizer: str) -> "JoinedBackbone":
+        """Build the towers from plain values, with fresh weights."""
+        text = SentenceTower.from_description(values["text"], tokenizer)
+        vision = ClipVisionConfig.from_values(values["vision"])
+        return cls(vision, text, stop_words=values["stop_words"], card=values.get("card", ""))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the backbone without weights."""
+        return {
+            "family": FAMILY,
+            "vision": self.vision.config.to_values(),
+            "text": self.text.describe(),
+            "stop_words": sorted(self.stop_words),
+        }
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+        card = {"README.md": self.card} if self.card else {}
+        return {TOKENIZER: self.text.tokenizer_json, **card}
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that were cut; words that say something are its content."""
+        batch, cut = self.text.tokenize(texts, length=length, pad_to_length=pad_to_length)
+        content = torch.zeros_like(batch.mask)
+        for row, text in enumerate(texts):
+            tokens = self.text.words_of(text, length=length)
+            says = [token.removeprefix("##").lower() not in self.stop_words for token in tokens]
+            # "to be or not to be": better all its words than none
+            content[row, : len(says)] = torch.tensor(says if any(says) else [True] * len(says))
+        return TextBatch(batch.ids, batch.mask, content), cut
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        return self.text.words_of(text, length=length)
+
+    def encode_words(
+        self, batch: TextBatch
+    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
+        """Project every token, and the sentence, into the vision tower's space."""
+        words, sentence = self.text.encode_words(batch)
+        return self.word_projection(words), self.sentence_projection(sentence)
+
+    def encode_frames(
+        self,
+        pixels: Num[Tensor, "v f c h x"],
+        *,
+        mask: Bool[Tensor, "v f"],
+        shifted_blocks: Sequence[int],
+    ) -> Float[Tensor, "v f n d"]:
+        """Encode all tokens of every real frame, the frame's own first."""
+        if shifted_blocks:
+            rule = "a joined backbone's tower was not trained with token shift"
+            raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
+        tokens = self.vision(pixels[mask])
+        padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
+        padded[mask] = tokens
+        return padded
+
+    def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
+        """Start a temporal encoder afresh: the text tower's blocks are of another kind."""
+        return None
