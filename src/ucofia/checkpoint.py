@@ -17,6 +17,8 @@ from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vip import ClipVipBackbone
+from ucofia.encode.joined import FAMILY as JOINED
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
 from ucofia.encode.skip_init import Undrawn
@@ -135,11 +137,16 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
     if family == "starter":
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         return StarterBackbone.from_description(description, tokenizer)
+    if family == JOINED:
+        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
+        return JoinedBackbone.from_description(description, tokenizer)
     if family == "features":
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         text = SentenceTower.from_description(description["text"], tokenizer)
         return FeaturesBackbone(text, feature_width=description["feature_width"])
-    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features", "starter"])
+    raise UnknownNameError(
+        "backbone family", family, ["clip", "clip-vip", "features", JOINED, "starter"]
+    )
 
 
 def _pretrained(name: str) -> Backbone:

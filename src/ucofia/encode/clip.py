@@ -21,7 +21,6 @@ from ucofia.encode.token_shift import shift_tokens
 from ucofia.errors import CheckpointMismatchError, HubError
 from ucofia.types import PixelSpec, TextBatch
 
-
 _REPORTED = ("missing", "unexpected", "mismatched")
 
 

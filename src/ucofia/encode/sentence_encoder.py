@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from tokenizers import Encoding, Tokenizer
-from torch import Tensor, nn
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor, nn
 
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 from ucofia.errors import HubError

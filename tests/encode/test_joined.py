@@ -1,0 +1,75 @@
+"""A vision tower and a text tower of different origin share one space."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.test_checkpoint import bert_folder
+from ucofia import checkpoint
+from ucofia.encode.clip_vision import ClipVisionConfig
+from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.sentence_encoder import SentenceTower
+from ucofia.errors import SettingError
+from ucofia.model import Model
+from ucofia.presets import ZERO_SHOT
+from ucofia.types import VideoBatch
+
+VISION = ClipVisionConfig(
+    hidden_size=16,
+    intermediate_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=32,
+    patch_size=8,
+    projection_dim=12,
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    return Model(JoinedBackbone(VISION, text), ZERO_SHOT).eval()
+
+
+def test_both_sides_end_in_the_vision_tower_s_space(model: Model) -> None:
+    pixels = torch.randint(0, 256, (2, 3, 3, 32, 32), dtype=torch.uint8)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    with torch.no_grad():
+        video = model.encode_video(VideoBatch(pixels, mask))
+        (text,) = model.encode_texts(["a dog runs", "dog"])
+        scores = model.score(text, video).total()
+    assert model.backbone.width == 12 == video.video.shape[-1] == text.sentence.shape[-1]
+    assert scores.shape == (2, 2) and scores.isfinite().all()
+
+
+def test_words_alone_are_words_in_a_batch(model: Model) -> None:
+    texts = ["dog", "a dog runs", "a"]
+    (together,) = model.encode_texts(texts)
+    for row, text in enumerate(texts):
+        (alone,) = model.encode_texts([text])
+        torch.testing.assert_close(alone.sentence[0], together.sentence[row], atol=1e-6, rtol=0)
+        width = alone.words.shape[1]
+        real = alone.word_mask[0]
+        assert torch.equal(real, together.word_mask[row, :width])
+        torch.testing.assert_close(
+            alone.words[0][real], together.words[row, :width][real], atol=1e-6, rtol=0
+        )
+
+
+def test_a_saved_one_comes_back(model: Model, tmp_path: Path) -> None:
+    checkpoint.save(model, tmp_path / "run")
+    loaded = checkpoint.load(tmp_path / "run")
+    assert loaded.fingerprint() == model.fingerprint()
+    assert isinstance(loaded.backbone, JoinedBackbone)
+    assert loaded.backbone.stop_words == model.backbone.stop_words
+
+
+def test_projections_learn_at_the_rate_of_what_is_new(model: Model) -> None:
+    assert set(model.backbone.fresh) == {"sentence_projection", "word_projection"}
+
+
+def test_token_shift_is_refused(model: Model) -> None:
+    pixels, mask = torch.zeros(1, 1, 3, 32, 32), torch.ones(1, 1, dtype=torch.bool)
+    with pytest.raises(SettingError, match="not trained with token shift"):
+        model.backbone.encode_frames(pixels, mask=mask, shifted_blocks=(-1,))
