@@ -7,7 +7,7 @@ import torch
 from parity_golden import Golden, Row, different, relative_error
 
 from ucofia.encode import tokenizer
-from ucofia.encode.clip import MEAN, STD
+from ucofia.encode.clip_vision import MEAN, STD
 from ucofia.types import PixelSpec
 from ucofia.video.pixels import crops, normalise
 from ucofia.video.sample import authors_pick, authors_reads

@@ -5,7 +5,7 @@ nobody asks is left out. Tests compare it with the library's own output.
 """
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -74,13 +74,14 @@ class Bert(nn.Module):
         self, ids: Int[Tensor, "t w"], mask: Bool[Tensor, "t w"]
     ) -> Float[Tensor, "t w d"]:
         """Return the last hidden states; padding is attended to by nobody."""
-        table = cast(_Embeddings, self.embeddings)
+        table = self.embeddings
         positions = torch.arange(ids.shape[1], device=ids.device)
-        x = table["word_embeddings"](ids) + table["token_type_embeddings"].weight[0]
+        kinds: Any = table["token_type_embeddings"]
+        x: Tensor = table["word_embeddings"](ids) + kinds.weight[0]
         x = table["LayerNorm"](x + table["position_embeddings"](positions))
         attended = None if bool(mask.all()) else mask[:, None, None]
         for block in cast(nn.ModuleList, self.encoder["layer"]):
-            x = self._through(cast(nn.ModuleDict, block), x, attended)
+            x = self._through(block, x, attended)
         return x
 
     def _through(self, block: Any, x: Tensor, attended: Tensor | None) -> Tensor:
@@ -94,10 +95,6 @@ class Bert(nn.Module):
         wide = gelu(block["intermediate"]["dense"](x))
         result: Tensor = block["output"]["LayerNorm"](block["output"]["dense"](wide) + x)
         return result
-
-
-class _Embeddings(Protocol):
-    def __getitem__(self, name: str) -> Any: ...
 
 
 def _block(config: BertConfig) -> nn.ModuleDict:

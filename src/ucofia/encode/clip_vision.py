@@ -5,6 +5,7 @@ are; tests compare it with the library's own output. Where only features are ask
 processor, `int8` computes it with cheaper products.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -19,7 +20,14 @@ from ucofia.errors import SettingError
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the pictures that CLIP was trained on
 STD = (0.26862954, 0.26130258, 0.27577711)
-ACTIVATIONS = {"quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "gelu": gelu}
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Approximate a gelu, as CLIP does."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": quick_gelu, "gelu": gelu}
 
 
 @dataclass(frozen=True)
@@ -129,4 +137,5 @@ class Block(nn.Module):
             own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
         )
         x = x + own["out_proj"](attend(query, key, value).transpose(1, 2).flatten(2))
-        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.layer_norm2(x))))
+        x = x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.layer_norm2(x))))
+        return x

@@ -111,7 +111,7 @@ class JoinedBackbone(nn.Module):
         if shifted_blocks:
             rule = "a joined backbone's tower was not trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
-        tokens = self.vision(pixels[mask])
+        tokens: Tensor = self.vision(pixels[mask])
         padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
         padded[mask] = tokens
         return padded

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from ucofia.encode import int8
-from ucofia.encode.clip import MEAN, STD
+from ucofia.encode.clip_vision import MEAN, STD
 from ucofia.encode.efficientnet import CLASSES, EfficientNetLite0
 from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
 from ucofia.errors import SettingError
