@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -24,6 +27,45 @@ def test_public_names_exist_and_others_do_not() -> None:
         assert getattr(ucofia, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ucofia.nonsense  # noqa: B018
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert {"Index", "load", "Filters", "Explanation", "errors"} <= set(dir(ucofia))
+    assert set(ucofia.__all__) <= set(dir(ucofia)) and "_HOMES" not in dir(ucofia)
+
+
+def test_every_type_in_a_public_signature_is_exported() -> None:
+    exported = {name: getattr(ucofia, name) for name in ucofia.__all__}
+    missing = {
+        f"{owner}: {found.__module__}.{found.__name__}"
+        for owner, value in exported.items()
+        for found in types_of(value)
+        if exported.get(found.__name__) is not found
+    }
+    assert missing == set()
+
+
+def types_of(value: object) -> Iterator[type]:
+    """Yield our own classes in the annotations of a function, or of a class's public members."""
+    exported = {name: getattr(ucofia, name) for name in ucofia.__all__}  # for forward references
+    members = [value]
+    if isinstance(value, type):
+        members += [m for name, m in vars(value).items() if not name.startswith("_")]
+        members += [vars(value)["__init__"]] if "__init__" in vars(value) else []
+    for member in members:
+        found = member.__func__ if isinstance(member, classmethod) else member
+        found = getattr(found, "fget", None) or getattr(found, "func", None) or found
+        if isinstance(found, (type, FunctionType)):
+            for hint in get_type_hints(found, localns=exported).values():
+                yield from ours(hint)
+
+
+def ours(hint: object) -> Iterator[type]:
+    """Yield our own classes anywhere inside a type."""
+    if isinstance(hint, type) and hint.__module__.startswith("ucofia."):
+        yield hint
+    for part in get_args(hint):
+        yield from ours(part) if not isinstance(part, (list, tuple)) else ()
 
 
 def test_every_error_is_ours_and_says_what_to_do() -> None:

@@ -1,6 +1,14 @@
 """Find videos with words, and words for videos.
 
-The public names are resolved on first use, so that `import ucofia` costs no torch.
+    import ucofia
+
+    model = ucofia.load("starter")
+    index = ucofia.Index.create("holiday.index", model)
+    index.add("~/Videos")
+    hits = index.search("a dog catches a frisbee", top=5)
+
+All public names are here, with every type that their signatures mention; what is not in `__all__`
+may change in any release. They are resolved on first use, so that `import ucofia` costs no torch.
 """
 
 from importlib import import_module
@@ -9,26 +17,116 @@ from typing import TYPE_CHECKING, Any
 from ucofia.errors import UCoFiAError
 
 if TYPE_CHECKING:
+    from ucofia.batching import Rows
     from ucofia.checkpoint import load
+    from ucofia.config import LevelConfig, ModelConfig
+    from ucofia.encode.backbone import Backbone
+    from ucofia.index.failures import Failure
     from ucofia.index.index import Index
     from ucofia.index.ingest import AddReport
-    from ucofia.index.results.hits import Hit
+    from ucofia.index.results.explain import (
+        Explanation,
+        FramePart,
+        LevelPart,
+        PatchPart,
+        WordPart,
+    )
+    from ucofia.index.results.hits import Filters, Hit, Moment
+    from ucofia.index.results.similar import TextHit
+    from ucofia.index.search.collection import Collection
+    from ucofia.index.search.recall import Recall
+    from ucofia.index.snapshot import Snapshot
+    from ucofia.index.storage.schema import IndexSettings
     from ucofia.model import Model
+    from ucofia.types import (
+        Levels,
+        PixelSpec,
+        Progress,
+        TextBatch,
+        TextFeatures,
+        VideoBatch,
+        VideoFeatures,
+    )
+    from ucofia.video.limits import Limits
+    from ucofia.video.sample import Segment
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AddReport": "ucofia.index.ingest",
+    "Backbone": "ucofia.encode.backbone",
+    "Collection": "ucofia.index.search.collection",
+    "Explanation": "ucofia.index.results.explain",
+    "Failure": "ucofia.index.failures",
+    "Filters": "ucofia.index.results.hits",
+    "FramePart": "ucofia.index.results.explain",
     "Hit": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",
+    "IndexSettings": "ucofia.index.storage.schema",
+    "LevelConfig": "ucofia.config",
+    "LevelPart": "ucofia.index.results.explain",
+    "Levels": "ucofia.types",
+    "Limits": "ucofia.video.limits",
     "Model": "ucofia.model",
+    "ModelConfig": "ucofia.config",
+    "Moment": "ucofia.index.results.hits",
+    "PatchPart": "ucofia.index.results.explain",
+    "PixelSpec": "ucofia.types",
+    "Progress": "ucofia.types",
+    "Recall": "ucofia.index.search.recall",
+    "Rows": "ucofia.batching",
+    "Segment": "ucofia.video.sample",
+    "Snapshot": "ucofia.index.snapshot",
+    "TextBatch": "ucofia.types",
+    "TextFeatures": "ucofia.types",
+    "TextHit": "ucofia.index.results.similar",
+    "VideoBatch": "ucofia.types",
+    "VideoFeatures": "ucofia.types",
+    "WordPart": "ucofia.index.results.explain",
     "load": "ucofia.checkpoint",
 }
 
-__all__ = ["AddReport", "Hit", "Index", "Model", "UCoFiAError", "load"]
+__all__ = [
+    "AddReport",
+    "Backbone",
+    "Collection",
+    "Explanation",
+    "Failure",
+    "Filters",
+    "FramePart",
+    "Hit",
+    "Index",
+    "IndexSettings",
+    "LevelConfig",
+    "LevelPart",
+    "Levels",
+    "Limits",
+    "Model",
+    "ModelConfig",
+    "Moment",
+    "PatchPart",
+    "PixelSpec",
+    "Progress",
+    "Recall",
+    "Rows",
+    "Segment",
+    "Snapshot",
+    "TextBatch",
+    "TextFeatures",
+    "TextHit",
+    "UCoFiAError",
+    "VideoBatch",
+    "VideoFeatures",
+    "WordPart",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'ucofia' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "errors"])

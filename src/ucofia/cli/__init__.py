@@ -6,8 +6,10 @@ Results go to stdout, talk and progress to stderr. Heavy imports wait inside the
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -25,42 +27,63 @@ from ucofia.cli import score as score
 from ucofia.cli import search as search
 from ucofia.cli import serve as serve
 from ucofia.cli import train as train
-from ucofia.cli.app import app
+from ucofia.cli.app import add_panels, app
+from ucofia.cli.console import printable, talk
 from ucofia.errors import TextCutWarning, UCoFiAError
+
+add_panels()
 
 # Every complaint about the arguments derives from this one, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
+GENERAL = ("-v", "-vv", "--verbose", "--debug")
 _plain_warning = warnings.formatwarning
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; our own errors, and those of files, are one line and exit code 1."""
     warnings.formatwarning = _warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal of another encoding shows escapes
+            stream.reconfigure(errors="backslashreplace")
+    general, words = _split(sys.argv[1:] if argv is None else argv)
     try:
-        result = app(args=argv, standalone_mode=False)
+        result = app(args=[*general, *words], standalone_mode=False)
     except UCoFiAError as error:
-        print(f"ucofia: {error}", file=sys.stderr)
-        return 1
+        return _failed(str(error), "--debug" in general)
     except BrokenPipeError:  # whoever read our results has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"ucofia: {where}{error.strerror or error}", file=sys.stderr)
-        return 1
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return _failed(f"{where}{error.strerror or error}", "--debug" in general)
     except _UsageError as error:
+        error.message = printable(error.message)  # type: ignore[attr-defined]
         error.show()  # type: ignore[attr-defined]
         return 2
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     if result == INTERRUPTED:  # typer makes it of an interrupt in the middle of a command
-        print("ucofia: interrupted; what was finished is kept.", file=sys.stderr)
+        talk("ucofia: interrupted; what was finished is kept.")
     return result if isinstance(result, int) else 0
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the options of every verb, wherever they stand before `--`, from the others."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    general = [word for word in argv[:end] if word in GENERAL]
+    return general, [word for word in argv[:end] if word not in GENERAL] + list(argv[end:])
+
+
+def _failed(message: str, with_traceback: bool) -> int:
+    if with_traceback:
+        talk(*traceback.format_exc().rstrip().split("\n"))
+    talk(f"ucofia: {message}")
+    return 1
 
 
 def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
     """Write our own warnings as one line; where in our source they arose helps nobody."""
     if issubclass(category, TextCutWarning):
-        return f"ucofia: {message}\n"
+        return f"ucofia: {printable(str(message))}\n"
     return _plain_warning(message, category, *where, **more)

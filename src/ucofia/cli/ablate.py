@@ -40,10 +40,10 @@ def ablate(
                 console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     found = table.read(job.results)
     if json:
-        print(console.as_json({name: list(runs) for name, runs in found.found.items()}))
+        console.show_json({name: list(runs) for name, runs in found.found.items()})
         return 0
     text = table.page(found)
     out.mkdir(parents=True, exist_ok=True)
     (out / "ablation.md").write_text(text, encoding="utf-8")
-    print(text)
+    console.show(*text.split("\n"))
     return 0

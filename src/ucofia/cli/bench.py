@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, talk
+from ucofia.cli.console import show, show_json, talk
 from ucofia.cli.options import DeviceOption, JsonOption
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ def bench(
     per_segment = found["decode_segment_seconds"] + found["encode_segment_seconds"]
     found["index_hour_seconds"] = 3600 / SECONDS * per_segment
     if json:
-        print(as_json({name: round(value, 6) for name, value in found.items()}))
+        show_json({name: round(value, 6) for name, value in found.items()})
         return 0
-    print(f"load the model            {found['load_seconds']:8.2f} s")
-    print(f"decode one segment        {1000 * found['decode_segment_seconds']:8.1f} ms")
-    print(f"encode one segment        {1000 * found['encode_segment_seconds']:8.1f} ms")
-    print(f"encode one text           {1000 * found['encode_text_seconds']:8.1f} ms")
-    print(f"score {SEGMENTS:,} segments      {1000 * found['score_seconds']:8.1f} ms")
-    print(f"index an hour of video    {found['index_hour_seconds'] / 60:8.1f} min")
+    show(f"load the model            {found['load_seconds']:8.2f} s")
+    show(f"decode one segment        {1000 * found['decode_segment_seconds']:8.1f} ms")
+    show(f"encode one segment        {1000 * found['encode_segment_seconds']:8.1f} ms")
+    show(f"encode one text           {1000 * found['encode_text_seconds']:8.1f} ms")
+    show(f"score {SEGMENTS:,} segments      {1000 * found['score_seconds']:8.1f} ms")
+    show(f"index an hour of video    {found['index_hour_seconds'] / 60:8.1f} min")
     return 0
 
 

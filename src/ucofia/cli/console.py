@@ -1,8 +1,14 @@
-"""How commands talk: progress on stderr, tables or JSON on stdout, and where an index is."""
+"""The terminal: results on stdout, messages, log and progress on stderr, and where an index is.
+
+The only file of the command line that prints. File names, texts and errors come from outside, so
+everything printed passes `printable`: an escape sequence in a file name is shown, not obeyed.
+"""
 
 import dataclasses
 import json
+import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +24,12 @@ if TYPE_CHECKING:
 
 NO_MATCH = 3
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
+
+# C0 and C1 controls, surrogates, line separators, and formats that reorder or hide text; not
+# U+200C and U+200D, which several scripts and emoji need.
+_FORMATS = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+_UNPRINTABLE = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff{_FORMATS}]")
+_UNPRINTABLE_IN_JSON = re.compile(f"[\x7f-\x9f\ud800-\udfff{_FORMATS}]")
 
 INDEX_VARIABLE = "UCOFIA_INDEX"
 INDEX_FOLDER = ".ucofia"
@@ -47,9 +59,46 @@ def index_here(given: str | None) -> str:
     raise NoIndexError(here / INDEX_FOLDER)
 
 
-def talk(text: str) -> None:
-    """Print something for the person, not to the program behind a pipe."""
-    print(text, file=sys.stderr)
+def printable(text: str) -> str:
+    """Escape what a terminal would obey or cannot show: control and format characters, newlines.
+
+    >>> printable("a\\x1b[31m\\n\\u202eb.mp4")
+    'a\\\\x1b[31m\\\\n\\\\u202eb.mp4'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def show(*lines: str) -> None:
+    """Print results to stdout, one line per argument."""
+    print(*map(printable, lines), sep="\n", flush=True)
+
+
+def show_json(value: Any) -> None:
+    """Print a result as JSON; what `printable` escapes is escaped as JSON does."""
+    found = _UNPRINTABLE_IN_JSON.sub(lambda char: json.dumps(char[0])[1:-1], as_json(value))
+    print(found, flush=True)
+
+
+def talk(*lines: str) -> None:
+    """Print messages for the person to stderr, one line per argument."""
+    print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
+
+
+class _LogHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        talk(*self.format(record).split("\n"))
+
+
+def configure_log(verbose: int) -> None:
+    """Show warnings of the package's log; from 1 on its progress, from 2 on its details."""
+    handler = _LogHandler()
+    handler.setFormatter(logging.Formatter("ucofia: %(message)s"))
+    if verbose:
+        about = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(logging.Formatter(about, "%H:%M:%S"))
+    log = logging.getLogger("ucofia")
+    log.handlers[:] = [handler]
+    log.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
 
 
 def as_json(value: Any) -> str:
@@ -70,16 +119,17 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
     from rich.console import Console
 
     columns = (
-        bars.TextColumn("{task.description}"),
+        bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[rate]}"),
+        bars.TextColumn("{task.fields[rate]}", markup=False),
         bars.TimeRemainingColumn(),
     )
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         tasks: dict[str, bars.TaskID] = {}
 
         def report(what: str, done: int, total: int | None) -> None:
+            what = printable(what)
             stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
             if stage not in tasks:
                 tasks[stage] = drawn.add_task(what, total=total, rate="")
@@ -98,7 +148,7 @@ def _plain_progress() -> "Progress":
         nonlocal said
         if time.monotonic() - said >= PLAIN_SECONDS:
             said = time.monotonic()
-            print(f"{what}: {done}" + (f" of {total}" if total else ""), file=sys.stderr)
+            talk(f"{what}: {done}" + (f" of {total}" if total else ""))
 
     return report
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, progress_bar
+from ucofia.cli.console import progress_bar, show, show_json
 from ucofia.cli.options import DataOption, JsonOption
 from ucofia.errors import UnknownNameError
 
@@ -33,10 +33,10 @@ def list_data(json: JsonOption = False) -> int:
 
     about = {name: data_set.about for name, data_set in data_sets().items()}
     if json:
-        print(as_json(about))
+        show_json(about)
     else:
         for name, what in about.items():
-            print(f"{name:12} {what}")
+            show(f"{name:12} {what}")
     return 0
 
 
@@ -58,16 +58,16 @@ def check(
             opened.benchmark, opened.frames, decode=decode, workers=workers, progress=progress
         )
     if json:
-        print(as_json({**asdict(report), "is_fine": report.is_fine}))
+        show_json({**asdict(report), "is_fine": report.is_fine})
         return 0 if report.is_fine else 1
     for split, videos in report.videos.items():
-        print(f"{split:6} {videos:>7,} videos {report.texts[split]:>8,} texts")
+        show(f"{split:6} {videos:>7,} videos {report.texts[split]:>8,} texts")
     for what in ("missing", "unreadable", "mismatched", "damaged"):
         problems = getattr(report, what)
-        print(f"{what}: {len(problems):,}")
+        show(f"{what}: {len(problems):,}")
         _examples([f"{problem.split} {problem.id}: {problem.reason}" for problem in problems])
     for note in report.notes:
-        print(f"note: {note}")
+        show(f"note: {note}")
     return 0 if report.is_fine else 1
 
 
@@ -105,12 +105,12 @@ def cache(
     with progress_bar() as progress:
         report = fill_cache(videos, out, settings, workers=workers, progress=progress)
     if json:
-        print(as_json(asdict(report)))
+        show_json(asdict(report))
     else:
-        print(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
+        show(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
         _examples([f"{failure.path}: {failure.reason}" for failure in report.failed])
         if report.failed:
-            print(f"all failures: {out / 'failed.jsonl'}")
+            show(f"all failures: {out / 'failed.jsonl'}")
     return 1 if report.failed else 0
 
 
@@ -129,12 +129,12 @@ def shapes(
     made = make(seed, train=train, val=val, test=test)
     with progress_bar() as progress:
         write_shapes(made, out, progress=progress)
-    print(out)
+    show(str(out))
     return 0
 
 
 def _examples(lines: Sequence[str]) -> None:
     for line in lines[:_EXAMPLES]:
-        print(f"  {line}")
+        show(f"  {line}")
     if len(lines) > _EXAMPLES:
-        print(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
+        show(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, progress_bar, talk
+from ucofia.cli.console import progress_bar, show, show_json, talk
 from ucofia.cli.options import JsonOption
 from ucofia.timecode import clock
 
@@ -39,23 +39,23 @@ def demo(
     talk(f"indexed: {report.added} added, {report.unchanged} unchanged")
     answers = {text: index.search(text, top=3) for text in SEARCHES}
     if json:
-        print(as_json(answers))
+        show_json(answers)
     else:
         for text, hits in answers.items():
             _show(text, hits)
     why = answers[SEARCHES[0]][0].explain().save(out / "why.png")
     sheet = contact_sheet(answers, out / "hits.png")
-    talk(f"\nwhy the first hit was found: {why}\nall hits at a glance: {sheet}")
+    talk("", f"why the first hit was found: {why}", f"all hits at a glance: {sheet}")
     command = sys.argv[0] if Path(sys.argv[0]).name == "ucofia" else "ucofia"
-    talk(f"\nNow your own videos:\n  {command} index ~/Videos")
-    talk(f"In the browser:\n  {command} serve --open --index ~/Videos/.ucofia")
+    talk("", "Now your own videos:", f"  {command} index ~/Videos")
+    talk("In the browser:", f"  {command} serve --open --index ~/Videos/.ucofia")
     return 0
 
 
 def _show(text: str, hits: "list[Hit]") -> None:
     found = any(hit.is_match for hit in hits)
-    print(f'\n"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))
+    show("", f'"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))
     for hit in hits:
         sure = "" if hit.confidence is None else f"{hit.confidence:4.0%}"
         mark = "*" if hit.is_match else " "
-        print(f" {mark} {sure:>5}  {Path(hit.path).name:28} at {clock(hit.best_second)}")
+        show(f" {mark} {sure:>5}  {Path(hit.path).name:28} at {clock(hit.best_second)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json
+from ucofia.cli.console import show, show_json
 from ucofia.cli.options import JsonOption
 
 LOW_DISK_BYTES = 2 << 30
@@ -27,10 +27,10 @@ def doctor(json: JsonOption = False) -> int:
     }
     found = {name: _tried(check) for name, check in checks.items()}
     if json:
-        print(as_json({n: {"ok": ok, "says": says} for n, (ok, says) in found.items()}))
+        show_json({n: {"ok": ok, "says": says} for n, (ok, says) in found.items()})
     else:
         for name, (ok, says) in found.items():
-            print(f"{'fine ' if ok else 'WRONG'}  {name:14} {says}")
+            show(f"{'fine ' if ok else 'WRONG'}  {name:14} {says}")
     return 0 if all(ok for ok, _ in found.values()) else 1
 
 

@@ -55,7 +55,7 @@ def evaluate(
 ) -> int:
     """Rank a split both ways, with every normalisation and every level, beside the paper.
 
-    Example: ucofia eval msrvtt --data ~/msrvtt --model ~/scripts/first
+    Example: ucofia eval msrvtt --data ~/msrvtt --model ~/runs/first
     """
     from ucofia import checkpoint
     from ucofia.datasets.registry import open_data
@@ -95,7 +95,10 @@ def _report(
         report.write(found, result, out)
         figures.save(figures.draw_retrieved(found), out / "retrieved")
         console.talk(f"written to {out}")
-    print(console.as_json(result) if json else report.page(result))
+    if json:
+        console.show_json(result)
+    else:
+        console.show(*report.page(result).split("\n"))
 
 
 def with_frames(

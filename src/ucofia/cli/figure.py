@@ -62,7 +62,7 @@ def figure(
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)
     for path in figures.save(drawn, out or Path(name)):
-        print(path)
+        console.show(str(path))
     return 0
 
 

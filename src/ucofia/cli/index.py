@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, index_for, index_here, lines, outcome, progress_bar, talk
+from ucofia.cli.console import (
+    index_for,
+    index_here,
+    lines,
+    outcome,
+    progress_bar,
+    show,
+    show_json,
+    talk,
+)
 from ucofia.cli.options import DeviceOption, IndexOption, JsonOption, TopOption
 
 if TYPE_CHECKING:
@@ -80,7 +89,7 @@ def index_command(
                 paths, prune=prune, workers=workers, retry=last is None, progress=progress
             )
         if last is None or _is_news(report, last):
-            print(as_json(report), flush=True) if json else _tell(report, opened)
+            show_json(report) if json else _tell(report, opened)
         if not watch:
             return 0
         last = report
@@ -94,13 +103,13 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 
     facts = Index.open(index_here(index)).info()
     if json:
-        print(as_json(facts))
+        show_json(facts)
         return 0
     failures = facts.pop("failures")
     for name, value in facts.items():
-        print(f"{name.replace('_', ' '):<20} {value}")
+        show(f"{name.replace('_', ' '):<20} {value}")
     for path, reason in failures.items():
-        print(f"failed: {path}: {reason}")
+        show(f"failed: {path}: {reason}")
     return 0
 
 
@@ -114,7 +123,7 @@ def remove(
     from ucofia.index.index import Index
 
     count = Index.open(index_here(index)).remove(paths)
-    print(as_json({"removed": count}) if json else f"{count} removed")
+    show_json({"removed": count}) if json else show(f"{count} removed")
     return 0
 
 
@@ -126,11 +135,9 @@ def verify(index: IndexOption = None, json: JsonOption = False) -> int:
     opened = Index.open(index_here(index))
     damage = opened.verify()
     if json:
-        print(as_json({"segments": len(opened), "damage": damage}))
+        show_json({"segments": len(opened), "damage": damage})
     else:
-        print(f"{len(opened)} segments, {len(damage)} damaged")
-        for line in damage:
-            print(f"  {line}")
+        show(f"{len(opened)} segments, {len(damage)} damaged", *(f"  {line}" for line in damage))
     return 1 if damage else 0
 
 
@@ -145,7 +152,7 @@ def compact(index: IndexOption = None, json: JsonOption = False) -> int:
         opened.compact(progress=progress)
     after = opened.info()["size_bytes"]
     sizes = {"before_bytes": before, "after_bytes": after}
-    print(as_json(sizes) if json else f"{before} -> {after} bytes")
+    show_json(sizes) if json else show(f"{before} -> {after} bytes")
     return 0
 
 
@@ -172,11 +179,11 @@ def export(
     opened = Index.open(index_here(index), device=device)
     if text is None:
         rows = opened.export(out)
-        print(as_json({"rows": rows, "out": str(out)}) if json else f"{rows} rows in {out}")
+        show_json({"rows": rows, "out": str(out)}) if json else show(f"{rows} rows in {out}")
         return 0
     hits = opened.search(text, top=top)
     clips = [str(cut(hit, out, seconds=seconds)) for hit in hits]
-    print(as_json(clips) if json else "\n".join(clips))
+    show_json(clips) if json else show(*clips)
     return outcome(hits, is_empty=not len(opened))
 
 
@@ -227,10 +234,7 @@ def _tell(report: "AddReport", opened: "Index") -> None:
         "removed": report.removed,
         "failed": len(report.failed),
     }
-    print(
-        ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos",
-        flush=True,
-    )
+    show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
     for failure in report.failed:
         again = " (as before; not tried again)" if failure.is_known else ""
         talk(f"  failed: {failure.path}: {failure.reason}{again}")

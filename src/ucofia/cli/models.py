@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json
+from ucofia.cli.console import show, show_json
 from ucofia.cli.options import JsonOption
 
 
@@ -20,16 +20,16 @@ def models(json: JsonOption = False) -> int:
     if json:
         presets = {name: asdict(found) for name, found in PRESETS.items()}
         backbones = {name: asdict(found) for name, found in BACKBONES.items()}
-        print(as_json({"presets": presets, "backbones": backbones}))
+        show_json({"presets": presets, "backbones": backbones})
         return 0
-    print("backbones: load one by name, or any transformers folder, hub name or checkpoint file")
+    show("backbones: load one by name, or any transformers folder, hub name or checkpoint file")
     for name, info in BACKBONES.items():
         size = f"{info.parameters_millions} M"
-        print(f"  {name:20} {size:>6}  {info.licence:12} {info.source} ({info.hub})")
-    print("\npresets: what `ucofia train PRESET` trains")
+        show(f"  {name:20} {size:>6}  {info.licence:12} {info.source} ({info.hub})")
+    show("", "presets: what `ucofia train PRESET` trains")
     for name, found in PRESETS.items():
         levels = ", ".join(level.name for level in found.model.levels)
-        print(f"  {name:20} {found.about} [{levels}]")
+        show(f"  {name:20} {found.about} [{levels}]")
     return 0
 
 
@@ -57,7 +57,7 @@ def convert(
     levels = [level.name for level in model.config.levels]
     if json:
         told = {"out": str(out), "parameters": parameters, "levels": levels}
-        print(as_json({**told, "fingerprint": model.fingerprint()}))
+        show_json({**told, "fingerprint": model.fingerprint()})
     else:
-        print(f"{out}: {parameters / 1e6:.1f} M parameters, levels {', '.join(levels)}")
+        show(f"{out}: {parameters / 1e6:.1f} M parameters, levels {', '.join(levels)}")
     return 0

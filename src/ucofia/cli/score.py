@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, talk
+from ucofia.cli.console import show, show_json, talk
 from ucofia.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ def _print(
 ) -> None:
     if json:
         figures = {} if published is None else {"paper": [vars(figure) for figure in published]}
-        print(as_json({**_document(report, sims), **figures}))
+        show_json({**_document(report, sims), **figures})
         return
-    print(_text(report))
+    show(*_text(report).split("\n"))
     for figure in published or ():
         if "levels" not in figure.setting:
             values = "  ".join(f"{name} {value:g}" for name, value in figure.values.items())
-            print(f"paper, table {figure.table}, {figure.direction}, {figure.method}: {values}")
+            show(f"paper, table {figure.table}, {figure.direction}, {figure.method}: {values}")
     for warning in report.warnings:
         talk(f"warning: {warning}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import NO_MATCH, as_json, index_here, lines, outcome, talk
+from ucofia.cli.console import NO_MATCH, index_here, lines, outcome, show, show_json, talk
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -107,10 +107,10 @@ def describe(
     chosen = None if texts is None else lines(texts)
     hits = opened.describe(video, chosen, top=top)
     if json:
-        print(as_json(hits))
+        show_json(hits)
         return 0
     for number, hit in enumerate(hits, 1):
-        print(f"{number:>3}  {hit.score:8.2f}  {hit.text}")
+        show(f"{number:>3}  {hit.score:8.2f}  {hit.text}")
     return 0
 
 
@@ -135,7 +135,7 @@ def similar(
     filters = filters_of(under, min_seconds, max_seconds, since)
     hits = Index.open(index_here(index), device=device).similar(example, top=top, filters=filters)
     if json:
-        print(as_json(hits))
+        show_json(hits)
     else:
         print_hits(hits)
     return 0 if hits else NO_MATCH
@@ -144,14 +144,14 @@ def similar(
 def _print(texts: list[str] | None, answers: "list[list[Hit]]", *, json: bool) -> None:
     """Print the hits of one text, or of several with the texts."""
     if texts is None:
-        print(as_json(answers[0])) if json else print_hits(answers[0])
+        show_json(answers[0]) if json else print_hits(answers[0])
         return
     if json:
         pairs = zip(texts, answers, strict=True)
-        print(as_json([{"text": text, "hits": hits} for text, hits in pairs]))
+        show_json([{"text": text, "hits": hits} for text, hits in pairs])
         return
     for text, hits in zip(texts, answers, strict=True):
-        print(f"# {text}")
+        show(f"# {text}")
         print_hits(hits)
 
 
@@ -161,13 +161,11 @@ def print_hits(hits: "list[Hit]") -> None:
         levels = "  ".join(f"{name} {value:.2f}" for name, value in hit.levels.items())
         sure = "" if hit.confidence is None else f"{hit.confidence:4.0%}  "
         mark = " (no match)" if hit.is_match is False else ""
-        print(
-            f"{number:>3}  {sure}{hit.score:8.2f}  {hit.path}  at {clock(hit.best_second)}{mark}"
-        )
-        print(f"     {levels}")
+        show(f"{number:>3}  {sure}{hit.score:8.2f}  {hit.path}  at {clock(hit.best_second)}{mark}")
+        show(f"     {levels}")
         for moment in hit.moments:
             if moment.score > hit.score - 0.1 * abs(hit.score):
-                print(f"     also at {clock(moment.best_second)} ({moment.score:.2f})")
+                show(f"     also at {clock(moment.best_second)} ({moment.score:.2f})")
 
 
 def filters_of(

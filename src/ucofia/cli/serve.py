@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import index_here, talk
+from ucofia.cli.console import index_here, show, talk
 from ucofia.cli.options import DeviceOption, IndexOption
 from ucofia.errors import MissingExtraError, SettingError
 
@@ -92,7 +92,7 @@ def _require_extra() -> None:
 
 def _announce(host: str, port: int, token: str | None, *, open_page: bool) -> None:
     address = _address(host, port, token)
-    print(address, flush=True)
+    show(address)
     if host not in LOCAL and token is None:
         talk("everybody in the network can search these videos; --token WORD limits it")
     if open_page:

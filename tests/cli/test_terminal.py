@@ -1,0 +1,132 @@
+"""What reaches the terminal: escaped names, the log, tracebacks on request, verbs in groups."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from fakes import clip, colour_model
+
+from ucofia import checkpoint
+from ucofia.cli import main
+from ucofia.cli.app import app
+from ucofia.cli.console import as_json, printable, show_json
+
+Run = Callable[..., int]
+HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
+SHOWN = r"a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run a command in this process, with the colour model whatever name is asked for."""
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
+    monkeypatch.setenv("UCOFIA_INDEX", str(tmp_path / "index"))
+    return lambda *words: main([str(word) for word in words])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (HOSTILE, SHOWN),
+        ("tab\there\r", r"tab\there\r"),
+        ("\udcff.mp4", r"\udcff.mp4"),
+        ("Urlaub in Köln 夏 👨‍👩‍👧 میخواهم.mp4", "Urlaub in Köln 夏 👨‍👩‍👧 میخواهم.mp4"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped_and_nothing_else(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_json_keeps_the_name_and_prints_no_control_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_json({"path": HOSTILE + "\udcff 夏"})
+    out = capsys.readouterr().out
+    assert json.loads(out)["path"] == HOSTILE + "\udcff 夏"
+    assert "夏" in out and not any(printable(c) != c for c in out.replace("\n", ""))
+    assert json.loads(as_json(Path("a"))) == "a"
+
+
+def test_no_verb_prints_a_hostile_name_raw(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "v"
+    bad = folder / HOSTILE.replace("red", "bad")
+    clip(folder / HOSTILE, ["red"], seconds_each=0.5)
+    bad.write_bytes(b"no video")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("red\x1b[2J\nblue\n")
+    verbs = (
+        ("index", folder),
+        ("info",),
+        ("search", "red"),
+        ("search", "--queries", texts),
+        ("search", "red", "--explain", tmp_path / "w\x1b.png"),
+        ("search", "red", "--explain", tmp_path / "w\x1b.xyz"),
+        ("describe", folder / HOSTILE, "--texts", texts),
+        ("similar", bad),
+        ("similar", folder / "gone\x1b.mp4"),
+        ("export", tmp_path / "out\x1b", "--text", "red"),
+        ("export", tmp_path / "no\x1bwhere" / "all.csv"),
+        ("remove", folder / "no\x1bsuch.mp4"),
+        ("remove", folder / HOSTILE),
+        ("index", folder, "--index", tmp_path / "i\x1b"),
+        ("info", "--index", tmp_path / "n\x1b"),
+    )
+    for words in verbs:
+        run(*words)
+        out, err = capsys.readouterr()
+        for line in (out + err).split("\n"):
+            assert printable(line) == line, (words, line)
+    run("index", folder)
+    assert SHOWN.replace("red", "bad") in capsys.readouterr().err
+
+
+def test_a_terminal_of_another_encoding_gets_escapes_not_a_traceback(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "ucofia", "info", "--index", str(tmp_path / "夏")]
+    done = subprocess.run(words, capture_output=True, env=env, check=False)
+    assert done.returncode == 1 and b"\\u590f" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_the_log_and_the_traceback_are_shown_when_asked_for(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    clip(tmp_path / "v" / "red.mp4", ["red"], seconds_each=0.5)
+    run("index", tmp_path / "v")
+    assert "INFO" not in capsys.readouterr().err
+    for words in (("-v", "index", tmp_path / "v"), ("index", tmp_path / "v", "-v")):
+        assert run(*words) == 0
+        assert "INFO ucofia.index" in capsys.readouterr().err
+    for words in (("info", "--index", tmp_path / "no"), ("export", tmp_path / "no" / "a.csv")):
+        assert run(*words) == 1
+        assert "Traceback" not in capsys.readouterr().err
+        assert run(*words, "--debug") == 1
+        err = capsys.readouterr().err.splitlines()
+        assert err[0].startswith("Traceback") and err[-1].startswith("ucofia: ")
+    logging.getLogger("ucofia").warning("bad\x1bname")
+    assert capsys.readouterr().err == "ucofia: bad\\x1bname\n"
+
+
+def test_a_text_may_look_like_an_option_behind_two_dashes(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    clip(tmp_path / "v" / "red.mp4", ["red"], seconds_each=0.5)
+    run("index", tmp_path / "v")
+    assert run("search", "--", "-v") in (0, 3)  # a search, not wrong use
+    assert "INFO" not in capsys.readouterr().err
+
+
+def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    places = [out.index(f"─ {panel} ─") for panel in ("Search", "Index", "Research", "Setup")]
+    assert places == sorted(places)
+    verbs = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    assert all(verb.rich_help_panel != "Other" for verb in verbs)
