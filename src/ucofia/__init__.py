@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.storage.schema import IndexSettings
     from ucofia.model import Model
+    from ucofia.similarity.levels import Level
     from ucofia.types import (
         Levels,
         PixelSpec,
@@ -63,6 +64,7 @@ _HOMES = {
     "Hit": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",
     "IndexSettings": "ucofia.index.storage.schema",
+    "Level": "ucofia.similarity.levels",
     "LevelConfig": "ucofia.config",
     "LevelPart": "ucofia.index.results.explain",
     "Levels": "ucofia.types",
@@ -97,6 +99,7 @@ __all__ = [
     "Hit",
     "Index",
     "IndexSettings",
+    "Level",
     "LevelConfig",
     "LevelPart",
     "Levels",

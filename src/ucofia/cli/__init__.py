@@ -26,6 +26,7 @@ from ucofia.cli import models as models
 from ucofia.cli import score as score
 from ucofia.cli import search as search
 from ucofia.cli import serve as serve
+from ucofia.cli import setup as setup
 from ucofia.cli import train as train
 from ucofia.cli.app import add_panels, app
 from ucofia.cli.console import printable, talk

@@ -15,6 +15,7 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import show, show_json, talk
 from ucofia.cli.options import DeviceOption, JsonOption
+from ucofia.cli.setup import require_starter
 
 if TYPE_CHECKING:
     from ucofia.model import Model
@@ -37,6 +38,7 @@ def bench(
     """Measure decoding, encoding and scoring here, and say what an hour of video would take."""
     import ucofia
 
+    require_starter(model)
     talk(f"loading {model}")
     began = time.perf_counter()
     loaded = ucofia.load(model, device=device)

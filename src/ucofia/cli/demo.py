@@ -9,6 +9,7 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import progress_bar, show, show_json, talk
 from ucofia.cli.options import JsonOption
+from ucofia.cli.setup import require_starter
 from ucofia.timecode import clock
 
 if TYPE_CHECKING:
@@ -17,18 +18,25 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where clips, index and pictures go.")] = Path("demo"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for clips, index and pictures. Default: one in the cache."),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Index a handful of real clips with the starter model, search them, and show why.
 
-    Needs no account, no graphics card and, once its packages are there, no network.
+    Needs no account, no graphics card and, once its packages are there, no network. Nothing is
+    written into the current folder.
     """
     from ucofia.demo import SEARCHES, fetch
     from ucofia.index.index import Index
     from ucofia.index.results.contact_sheet import contact_sheet
     from ucofia.index.storage.store import exists
+    from ucofia.package_files import cache_folder
 
+    require_starter("starter")
+    out = cache_folder() / "demo" if out is None else out
     with progress_bar(quiet=json) as progress:
         clips = fetch(out / "clips", progress)
     where = out / "index"

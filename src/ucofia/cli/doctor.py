@@ -79,11 +79,13 @@ def _store() -> str:
 
 
 def _starter() -> str:
-    from ucofia import starter_parts
+    from ucofia import checkpoint, starter_parts
 
+    if checkpoint.is_model_folder(starter_parts.folder()):
+        return f"assembled in {starter_parts.folder()}"
     for part in starter_parts.PARTS:
         starter_parts.part_file(*part)
-    return "all parts installed, hashes right"
+    return "all parts are here, hashes right"
 
 
 def _disk() -> str:

