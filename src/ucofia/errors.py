@@ -376,6 +376,15 @@ class ModelMismatchError(UCoFiAError):
         )
 
 
+class ClusterError(UCoFiAError):
+    """A cluster cannot be reached, or cannot do what was asked."""
+
+    def __init__(self, where: str, problem: str, advice: str = "") -> None:
+        self.where, self.problem = where, problem
+        advice = advice or "look at it with: ray status. --cluster local takes this machine"
+        super().__init__(f"{where}: {problem.rstrip('.')}. {advice[:1].upper()}{advice[1:]}.")
+
+
 class NotInIndexError(UCoFiAError):
     """A video or segment that the index does not hold."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ucofia.index import pending
 from ucofia.index.calibration import bank as banks
 from ucofia.index.failures import known_failures
 from ucofia.index.storage.location import size_bytes
@@ -28,5 +29,6 @@ def facts(store: Store) -> dict[str, Any]:
         "format": settings.format,
         "version": store.version,
         "fragments": store.fragments(),
+        **pending.facts(store),
         "size_bytes": size_bytes(store.path),
     }

@@ -1,0 +1,1 @@
+"""The same verbs on many machines: Ray runs them, Lance keeps what they make."""

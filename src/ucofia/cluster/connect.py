@@ -1,0 +1,166 @@
+"""A connection to Ray, and actors that are replaced when they die. The only door to Ray."""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ucofia.errors import ClusterError, MissingExtraError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+AUTO, LOCAL = "auto", "local"
+PLACED_SECONDS = 300.0  # without any actor, after which the cluster is called full
+_POLL_SECONDS = 1.0
+
+
+def ray() -> Any:
+    """Import Ray."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    try:
+        import ray as found
+    except ImportError as error:
+        raise MissingExtraError("Ray, which runs work on a cluster,", "cluster") from error
+    return found
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a cluster: `auto` takes one that runs or else this machine, as `local` does.
+
+    A connection that exists is used and left open.
+    """
+    library = ray()
+    if library.is_initialized():
+        yield
+        return
+    _connect(library, address)
+    try:
+        yield
+    finally:
+        library.shutdown()
+
+
+def _connect(library: Any, address: str) -> None:
+    options = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    if address == AUTO:
+        try:
+            library.init(address=AUTO, **options)
+            return
+        except ConnectionError:
+            address = LOCAL
+    try:
+        if address == LOCAL:
+            library.init(address=LOCAL, include_dashboard=False, **options)
+        else:
+            library.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise ClusterError(address, str(error).strip().splitlines()[0]) from error
+
+
+def slots(*, gpus: int, cpus: int = 1) -> int:
+    """How many actors of some size the cluster has room for; at least one."""
+    resources = ray().cluster_resources()
+    room = resources.get("CPU", 0.0) // cpus
+    if gpus:
+        room = min(room, resources.get("GPU", 0.0) // gpus)
+    return max(1, int(room))
+
+
+def deaths() -> tuple[type[BaseException], ...]:
+    """Errors that say that a process or machine is gone, not that the work is wrong."""
+    kinds = ray().exceptions
+    return (
+        kinds.RayActorError,
+        kinds.WorkerCrashedError,
+        kinds.NodeDiedError,
+        kinds.OutOfMemoryError,
+        kinds.ObjectLostError,
+    )
+
+
+@dataclass(frozen=True)
+class Died:
+    """In place of an answer: the actor that worked on it is gone."""
+
+    reason: str
+
+
+class Pool(Generic[T]):
+    """Actors that take one item after another; one that dies is replaced.
+
+    An actor is given work only once it runs: a replacement may wait long for room.
+    """
+
+    def __init__(self, make: Callable[[], Any], count: int) -> None:
+        self._make = make
+        self._waiting: dict[Any, Any] = {}  # answer to `ready` -> actor
+        self._busy: dict[Any, tuple[Any, T]] = {}  # answer to `run` -> actor and item
+        self._idle: list[Any] = []
+        self._placed_at = time.monotonic()
+        for _ in range(count):
+            self._add()
+
+    def run(self, queue: "deque[T]") -> Iterator[tuple[T, Any]]:
+        """Work until the queue is empty; yields items with their answers, or with `Died`.
+
+        The queue may be filled again meanwhile.
+        """
+        library = ray()
+        while queue or self._busy:
+            while queue and self._idle:
+                actor, item = self._idle.pop(), queue.popleft()
+                self._busy[actor.run.remote(item)] = (actor, item)
+            pending = [*self._busy, *self._waiting]
+            done, _ = library.wait(pending, num_returns=1, timeout=_POLL_SECONDS)
+            for answer in done:
+                if answer in self._waiting:
+                    self._start(answer)
+                else:
+                    yield self._finish(answer)
+            self._require_actors()
+
+    def close(self) -> None:
+        """End the actors."""
+        for actor in [*self._idle, *self._waiting.values(), *(a for a, _ in self._busy.values())]:
+            ray().kill(actor)
+
+    def _add(self) -> None:
+        actor = self._make()
+        self._waiting[actor.ready.remote()] = actor
+
+    def _start(self, answer: Any) -> None:
+        actor = self._waiting.pop(answer)
+        try:
+            ray().get(answer)
+        except deaths() as error:
+            logger.info("an actor died before it began: %s", error)
+            time.sleep(_POLL_SECONDS)  # it may have been put on a machine that is just going
+            self._add()
+            return
+        self._idle.append(actor)
+
+    def _finish(self, answer: Any) -> tuple[T, Any]:
+        actor, item = self._busy.pop(answer)
+        try:
+            result = ray().get(answer)
+        except deaths() as error:
+            logger.info("an actor died at work: %s", error)
+            self._add()
+            return item, Died(str(error))
+        self._idle.append(actor)
+        return item, result
+
+    def _require_actors(self) -> None:
+        now = time.monotonic()
+        if self._idle or self._busy:
+            self._placed_at = now
+        elif now - self._placed_at > PLACED_SECONDS:
+            problem = f"no machine had room for an actor within {PLACED_SECONDS:.0f} s"
+            raise ClusterError("the cluster", problem)

@@ -1,0 +1,240 @@
+"""`index --cluster`: videos into an index on many machines, every row exactly once.
+
+The driver lists files and cuts them into parts; actors, each with a model, decode and encode parts
+and write data files; the driver keeps what they wrote in the journal and commits it every few
+seconds. Whatever dies, nothing committed is lost and nothing is committed twice: a part whose
+actor died is done again, a part in the journal is settled by the next run, and data files that
+neither a version nor the journal names are leftovers, which `compact` deletes.
+"""
+
+import logging
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ucofia.cluster import connect, sources
+from ucofia.cluster.connect import Died, Pool
+from ucofia.cluster.parts import Done, Part, Work, encode_part, join, parts_of
+from ucofia.errors import ClusterError, DecoderDiedError, IndexWriteError
+from ucofia.index import failures
+from ucofia.index.calibration import bank as banks
+from ucofia.index.discover import FoundFile
+from ucofia.index.failures import Failure, KnownFailure
+from ucofia.index.index import Index
+from ucofia.index.ingest import AddReport
+from ucofia.index.pending import Entry, Journal, settle, settle_left
+from ucofia.index.state import bring_preview_up_to_date
+from ucofia.index.storage import fragments
+from ucofia.index.storage.location import is_remote, turn
+from ucofia.index.storage.store import Store
+from ucofia.model import Model
+from ucofia.types import Progress
+from ucofia.video.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+COMMIT_SECONDS = 5.0
+COMMIT_ATTEMPTS = 3  # of a commit whose answer may have been lost
+MOST_DEATHS = 3  # of actors at one part, after which it is cut in two, or its file given up
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """How an index is filled on a cluster."""
+
+    address: str = connect.AUTO  # auto, local, or that of a cluster
+    actors: int | None = None  # with a model each; by default as many as there is room for
+    workers: int = 1  # processes that decode, per actor
+    device: str = "cpu"  # cuda: an actor takes one
+    scratch: str | None = None  # folder for objects that are fetched
+    scratch_bytes: int = sources.SCRATCH_BYTES  # per actor
+
+
+class Encoder:
+    """An actor: one model, and parts one after another."""
+
+    def __init__(self, work: Work, model: Model, device: str) -> None:
+        torch.set_num_threads(1)
+        self._work, self._model = work, model.to(device)
+
+    def ready(self) -> bool:
+        """Answer once the model is here."""
+        return True
+
+    def run(self, part: Part) -> Done:
+        """Work on one part."""
+        return encode_part(self._work, self._model, part)
+
+
+def add(
+    index: Index,
+    paths: Sequence[Path | str],
+    options: ClusterOptions = ClusterOptions(),  # noqa: B008 - frozen
+    *,
+    prune: bool = False,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    retry: bool = True,
+    progress: Progress | None = None,
+) -> AddReport:
+    """Bring an index up to date with files, folders, lists and object stores, on a cluster."""
+    began = time.monotonic()
+    store, model = Store.open(index.path), index.model
+    journal = Journal(store.path)
+    is_alone = not journal.is_running()
+    with connect.connected(options.address), journal.run():
+        if is_alone:
+            settle_left(store)
+        run = _Run(store, list(sources.find(paths)), retry=retry, progress=progress)
+        work = Work(
+            index=store.path,
+            workers=options.workers,
+            limits=limits,
+            retry=retry,
+            scratch=options.scratch,
+            scratch_bytes=options.scratch_bytes,
+        )
+        if run.queue:
+            run.encode(work, model, options, is_alone=is_alone)
+        run.leave(paths, prune=prune)
+        bring_up_to_date(store, model, progress)
+    run.report.seconds = time.monotonic() - began
+    return run.report
+
+
+def bring_up_to_date(store: Store, model: Model, progress: Progress | None) -> None:
+    """Give new segments their biases and the preview, as the one who does so."""
+    with turn(store.path):
+        store.refresh()
+        if banks.read(store) is not None:
+            banks.update(store, model, store.collection(), progress)
+        bring_preview_up_to_date(store, model)
+
+
+class _Run:
+    """The driver's state: what is known, what is left, what waits for its commit."""
+
+    def __init__(
+        self, store: Store, found: Sequence[FoundFile], *, retry: bool, progress: Progress | None
+    ) -> None:
+        self.store, self.progress = store, progress
+        self.journal = Journal(store.path)
+        self.report = AddReport()
+        self.found = {file.path for file in found}
+        self.known, self.seen = fragments.files_in(store.path)
+        self.bad = failures.known_failures(store)
+        self.queue = [file for file in found if self._is_wanted(file, retry=retry)]
+        self._total, self._done = len(found), len(found) - len(self.queue)
+        self._waiting: list[Entry] = []
+        self._committed_at = time.monotonic()
+        self._say()
+
+    def encode(self, work: Work, model: Model, options: ClusterOptions, *, is_alone: bool) -> None:
+        """Let actors work on all parts; commit now and then."""
+        ray = connect.ray()
+        gpus = 1 if options.device.startswith("cuda") else 0
+        count = options.actors or connect.slots(gpus=gpus)
+        parts = deque(parts_of(self.queue, self.known, actors=count))
+        if not is_alone:  # two runs over the same files meet in the middle
+            parts.rotate(random.randrange(len(parts)))
+        there = ray.put(model.to("cpu"))
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(Encoder)
+        pool: Pool[Part] = Pool(
+            lambda: actor.remote(work, there, "cuda" if gpus else options.device),
+            min(count, len(parts)),
+        )
+        deaths: dict[str, int] = {}
+        try:
+            for part, answer in pool.run(parts):
+                if isinstance(answer, Died):
+                    self._again(part, parts, deaths)
+                else:
+                    self._take(part, answer)
+        finally:
+            pool.close()
+            self._commit()
+
+    def leave(self, paths: Sequence[Path | str], *, prune: bool) -> None:
+        """Deal with files that are no longer where they were."""
+
+        def is_gone(path: str) -> bool:
+            if not sources.is_below(path, paths) or path in self.found:
+                return False
+            return is_remote(path) or not os.path.lexists(path)
+
+        self.store.refresh()
+        gone = sorted(filter(is_gone, self.known))
+        with turn(self.store.path):
+            failures.forget(self.store, filter(is_gone, self.bad))
+            if prune:
+                self.store.remove(gone)
+        if prune:
+            self.report.removed = len(gone)
+        else:
+            self.report.missing = gone
+
+    def _is_wanted(self, file: FoundFile, *, retry: bool) -> bool:
+        known, bad = self.known.get(file.path), self.bad.get(file.path)
+        if known and (known.size_bytes, known.mtime_ns) == (file.size_bytes, file.mtime_ns):
+            self.report.unchanged += 1
+            return False
+        if bad and bad.still_holds(file, retry=retry):
+            self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
+            return False
+        return True
+
+    def _take(self, part: Part, done: Done) -> None:
+        hidden = [path for path in done.unseen if os.path.lexists(path)]
+        if hidden:
+            problem = f"a worker cannot see {hidden[0]}, which is here"
+            raise ClusterError("the cluster", problem, "put videos on a disk that all share")
+        self.journal.write(done.entry)
+        self._waiting.append(done.entry)
+        join(self.report, done.report)
+        self._done += len(part.files)
+        self._say()
+        if time.monotonic() - self._committed_at > COMMIT_SECONDS:
+            self._commit()
+
+    def _again(self, part: Part, queue: "deque[Part]", deaths: dict[str, int]) -> None:
+        deaths[part.key] = count = deaths.get(part.key, 0) + 1
+        if count < MOST_DEATHS:
+            queue.append(part)
+        elif len(part.files) > 1:
+            for half in part.halves():
+                deaths[half.key] = 1
+                queue.append(half)
+        else:
+            self._give_up(part)
+
+    def _give_up(self, part: Part) -> None:
+        (file,) = part.files
+        reason = f"{MOST_DEATHS} workers died while they worked on it"
+        failure = KnownFailure.of(file, DecoderDiedError(file.path, reason))
+        report = AddReport(failed=[Failure(file.path, reason)])
+        clearing = (file.path,) if file.path in self.known else ()
+        entry = Entry(key=part.key, since=self.store.version, failed=(failure,), clearing=clearing)
+        self._take(part, Done(entry, report))
+
+    def _commit(self) -> None:
+        entries, self._waiting = self._waiting, []
+        for attempt in range(COMMIT_ATTEMPTS if entries else 0):
+            try:
+                settle(self.store, entries, seen=self.seen)
+                break
+            except IndexWriteError:
+                if attempt == COMMIT_ATTEMPTS - 1:
+                    raise  # the journal has it: the next run settles it
+                time.sleep(attempt + 1)
+        self._committed_at = time.monotonic()
+
+    def _say(self) -> None:
+        if self.progress is not None:
+            report = self.report
+            what = f"indexing ({report.segments} segments, {len(report.failed)} failed)"
+            self.progress(what, self._done, self._total)

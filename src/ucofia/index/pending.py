@@ -1,0 +1,232 @@
+"""Work that many machines have done for an index and that is not part of it yet.
+
+`journal/` in the index holds one small file per part of work: which data files were written, for
+which videos, and which videos failed. It is written before the commit and deleted after it, so a
+run that is killed in between loses nothing: whoever comes next settles what is there. Every run
+holds a lock file in the same folder; while one is held, files that no version names are not
+leftovers, and nobody may delete them.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ucofia.atomic import write_whole
+from ucofia.errors import MissingExtraError
+from ucofia.index import failures
+from ucofia.index.failures import KnownFailure
+from ucofia.index.search.collection import FileIdentity
+from ucofia.index.storage import fragments
+from ucofia.index.storage.fragments import Batch, Fragment
+from ucofia.index.storage.location import is_remote, reading, turn, writing
+from ucofia.index.storage.store import Store
+
+FOLDER = "journal"
+FILES_PER_COMMIT = 500
+_ENTRY, _RUN = ".json", ".run"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part of work that is done: its data files, and what became of its videos."""
+
+    key: str  # of this attempt; another attempt at the same videos has another
+    since: int  # the version that was open when it began
+    fragments: tuple[Fragment, ...] = ()
+    files: tuple[FileIdentity, ...] = ()
+    clearing: tuple[str, ...] = ()  # paths whose older rows go: changed, moved or broken
+    failed: tuple[KnownFailure, ...] = ()
+
+    def to_json(self) -> str:
+        """Write it as one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Entry":
+        """Read it back; anything else is a ValueError."""
+        try:
+            values = json.loads(text)
+            return cls(
+                key=str(values["key"]),
+                since=int(values["since"]),
+                fragments=tuple(values["fragments"]),
+                files=tuple(FileIdentity(**file) for file in values["files"]),
+                clearing=tuple(values["clearing"]),
+                failed=tuple(KnownFailure(**failure) for failure in values["failed"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no journal entry: {error}") from error
+
+
+class Journal:
+    """The entries of one index, on a disk or in an object store."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._folder = f"{path.rstrip('/')}/{FOLDER}"
+
+    def write(self, entry: Entry) -> None:
+        """Keep an entry; it is there whole, or not at all."""
+        name = f"{self._folder}/{entry.key}{_ENTRY}"
+        with writing(self.path):
+            if is_remote(self.path):
+                _files_of(name).pipe_file(name, entry.to_json().encode())
+            else:
+                os.makedirs(self._folder, exist_ok=True)
+                write_whole(Path(name), entry.to_json())
+
+    def keys(self) -> set[str]:
+        """Name the entries."""
+        with reading(self.path):
+            return {name.removesuffix(_ENTRY) for name in self._names() if name.endswith(_ENTRY)}
+
+    def read(self, key: str) -> Entry | None:
+        """Read an entry; None where it is gone or was never whole."""
+        name = f"{self._folder}/{key}{_ENTRY}"
+        try:
+            if is_remote(self.path):
+                return Entry.from_json(_files_of(name).cat_file(name).decode())
+            return Entry.from_json(Path(name).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Forget entries that are part of the index, or of no use."""
+        for key in keys:
+            name = f"{self._folder}/{key}{_ENTRY}"
+            with contextlib.suppress(FileNotFoundError), writing(self.path):
+                if is_remote(self.path):
+                    _files_of(name).rm_file(name)
+                else:
+                    Path(name).unlink(missing_ok=True)
+
+    def _names(self) -> list[str]:
+        try:
+            if not is_remote(self.path):
+                return os.listdir(self._folder)
+            files = _files_of(self._folder)
+            files.invalidate_cache()
+            return [name.rsplit("/", 1)[-1] for name in files.ls(self._folder, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[None]:
+        """Say that a run is under way, for as long as its process lives."""
+        if is_remote(self.path):  # nothing there is ever deleted that no version names
+            yield
+            return
+        with turn(self.path):  # not while somebody deletes leftovers
+            os.makedirs(self._folder, exist_ok=True)
+            lock = FileLock(f"{self._folder}/{secrets.token_hex(8)}{_RUN}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+    def is_running(self) -> bool:
+        """Tell whether a run is under way on this disk."""
+        if is_remote(self.path):
+            return False
+        names = [name for name in self._names() if name.endswith(_RUN)]
+        return any(_is_held(Path(self._folder, name)) for name in names)
+
+
+def settle(store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = frozenset()) -> None:
+    """Make finished parts of work part of an index, once, and take them out of the journal.
+
+    Takes the lock of the index where there is one. `seen` are fragments that hold none of the
+    files.
+    """
+    journal = Journal(store.path)
+    for some in _batches(entries):
+        batch = Batch(
+            parts=tuple(entry.key for entry in some),
+            fragments=tuple(f for entry in some for f in entry.fragments),
+            files=tuple(file for entry in some for file in entry.files),
+            clearing=tuple(dict.fromkeys(p for entry in some for p in entry.clearing)),
+            since=min(entry.since for entry in some),
+        )
+        failed = [failure for entry in some for failure in entry.failed]
+        with turn(store.path):
+            fragments.commit(store.path, batch, seen=seen)
+            if failed:
+                failures.remember(store, failed)
+            done = {file.path for file in batch.files}
+            failures.forget(store, done & failures.known_failures(store).keys())
+        journal.remove(batch.parts)
+    store.refresh()
+
+
+def settle_left(store: Store) -> int:
+    """Settle what runs that were killed have left in the journal; counts the parts of work.
+
+    An entry whose data files are gone is of no use: its videos will be looked at again.
+    """
+    journal = Journal(store.path)
+    found = [(key, journal.read(key)) for key in sorted(journal.keys())]
+    lost = {key for key, entry in found if entry is None}
+    entries = []
+    for _, entry in found:
+        if entry is None:
+            continue
+        committed = fragments.committed_parts(store.path, since=entry.since)
+        if entry.key in committed or fragments.has_files(store.path, entry.fragments):
+            entries.append(entry)
+        else:
+            lost.add(entry.key)
+    journal.remove(lost)
+    for entry in entries:  # each alone: one of them may have been committed, another not
+        settle(store, [entry])
+    return len(entries)
+
+
+def facts(store: Store) -> dict[str, Any]:
+    """Say what is pending, as plain JSON values."""
+    journal = Journal(store.path)
+    try:
+        entries = [journal.read(key) for key in journal.keys()]
+    except MissingExtraError:
+        return {"pending_parts": None, "pending_files": None}
+    files = sum(len(entry.files) for entry in entries if entry is not None)
+    return {"pending_parts": len(entries), "pending_files": files}
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    some: list[Entry] = []
+    for entry in entries:
+        if some and sum(len(e.files) for e in [*some, entry]) > FILES_PER_COMMIT:
+            yield some
+            some = []
+        some.append(entry)
+    if some:
+        yield some
+
+
+def _is_held(file: Path) -> bool:
+    lock = FileLock(str(file))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    file.unlink(missing_ok=True)  # whoever held it was killed
+    return False
+
+
+def _files_of(name: str) -> Any:
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(name)[0]
+    except ImportError as error:
+        raise MissingExtraError("access to object stores", "cluster") from error

@@ -1,0 +1,50 @@
+"""`index --cluster` on this machine: the same index as without it."""
+
+from pathlib import Path
+
+import pytest
+from fakes import colour_model
+from test_parts import same_rows
+
+from ucofia.index.index import Index
+
+BANK = ["red", "green", "blue", "yellow", "white", "black", "red green", "blue white"] * 3
+BANK = [f"{text} {'thing ' * (n // 8)}".strip() for n, text in enumerate(BANK)]
+
+
+def same_answers(one: Index, other: Index) -> None:
+    for text in ("red", "blue white", "a thing"):
+        first, second = one.search(text, top=20), other.search(text, top=20)
+        assert [hit.path for hit in first] == [hit.path for hit in second]
+        for a, b in zip(first, second, strict=True):
+            assert a.score == pytest.approx(b.score, abs=1e-5)
+            assert a.confidence == pytest.approx(b.confidence, abs=1e-5)
+            assert a.biases == pytest.approx(b.biases, abs=1e-5)
+
+
+def test_a_cluster_makes_the_index_of_one_machine(
+    tmp_path: Path, videos: Path, ray_local: None
+) -> None:
+    from ucofia.cluster.ingest import ClusterOptions, add
+
+    model = colour_model()
+    plain = Index.create(tmp_path / "plain", model, bank=BANK)
+    expected = plain.add(videos)
+    index = Index.create(tmp_path / "index", model, bank=BANK)
+    said: list[tuple[str, int, int | None]] = []
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        said.append((what, done, total))
+
+    report = add(index, [videos], ClusterOptions(actors=2), progress=progress)
+    same_rows(plain, index)
+    same_answers(plain, index)
+    assert (report.added, report.segments) == (expected.added, expected.segments)
+    assert [f.path for f in report.failed] == [f.path for f in expected.failed]
+    assert [d for w, d, _ in said if w.startswith("indexing")][-1] == 13
+    assert index.info()["pending_parts"] == 0 and not index.verify()
+
+    again = add(index, [videos], ClusterOptions(actors=2))
+    assert (again.added, again.unchanged, len(again.failed)) == (0, 12, 1)
+    assert again.failed[0].is_known
+    same_rows(plain, index)

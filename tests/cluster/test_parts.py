@@ -1,0 +1,111 @@
+"""Parts, data files, journal and commits, without Ray."""
+
+from pathlib import Path
+
+from fakes import clip, colour_model
+
+from ucofia.cluster.parts import Part, Work, encode_part
+from ucofia.index.discover import find
+from ucofia.index.index import Index
+from ucofia.index.pending import Journal, settle, settle_left
+from ucofia.index.search.collection import SegmentRow
+from ucofia.index.storage import fragments
+from ucofia.index.storage.store import Store
+
+
+def rows_of(index: Index | Store) -> dict[str, SegmentRow]:
+    store = Store.open(index.path)
+    rows = list(store.rows())
+    assert len({row.id for row in rows}) == len(rows), "a row is there twice"
+    return {row.id: row for row in rows}
+
+
+def same_rows(one: Index, other: Index) -> None:
+    """Both hold the same rows, bit by bit; checksums cover every column."""
+    from ucofia.index.storage.schema import checksum
+
+    first, second = rows_of(one), rows_of(other)
+    assert {k: checksum(row) for k, row in first.items()} == {
+        k: checksum(row) for k, row in second.items()
+    }
+
+
+def whole(index: Index, folder: Path) -> Part:
+    known, _ = fragments.files_in(index.path)
+    return Part(tuple(find([folder])), tuple(known.values()))
+
+
+def test_a_part_has_the_rows_of_one_machine(tmp_path: Path, videos: Path) -> None:
+    model = colour_model()
+    plain = Index.create(tmp_path / "plain", model)
+    report = plain.add(videos)
+    index = Index.create(tmp_path / "index", model)
+    done = encode_part(Work(index.path), model, whole(index, videos))
+    assert len(Store.open(index.path)) == 0
+    settle(Store.open(index.path), [done.entry])
+    same_rows(plain, index)
+    assert (done.report.added, done.report.segments) == (report.added, report.segments)
+    assert [f.path for f in done.report.failed] == [str(videos / "broken.mp4")]
+    assert Index.open(index.path).info()["failures"] == plain.info()["failures"]
+
+
+def test_a_part_is_committed_once_however_often_it_is_tried(tmp_path: Path, videos: Path) -> None:
+    model = colour_model()
+    index = Index.create(tmp_path / "index", model)
+    store = Store.open(index.path)
+    done = encode_part(Work(index.path), model, whole(index, videos))
+    for _ in range(3):
+        settle(store, [done.entry])
+    before = rows_of(index)
+    # The same videos by somebody else: other data files, another key.
+    other = encode_part(Work(index.path), model, whole(index, videos))
+    again = fragments.Batch(
+        (other.entry.key,), other.entry.fragments, other.entry.files, since=other.entry.since
+    )
+    assert fragments.commit(index.path, again) is False
+    assert rows_of(index).keys() == before.keys()
+
+
+def test_what_a_killed_run_left_in_the_journal_is_settled(tmp_path: Path, videos: Path) -> None:
+    model = colour_model()
+    index = Index.create(tmp_path / "index", model)
+    journal = Journal(index.path)
+    done = encode_part(Work(index.path), model, whole(index, videos))
+    journal.write(done.entry)
+    assert index.info()["pending_files"] == 12
+    journal.write(done.entry)
+    (tmp_path / "index" / "journal" / "torn.json").write_text('{"key": "to')
+    assert settle_left(Store.open(index.path)) == 1
+    assert len(rows_of(index)) and index.info()["pending_parts"] == 0
+
+
+def test_a_batch_of_which_some_is_there_adds_the_rest(tmp_path: Path, videos: Path) -> None:
+    model = colour_model()
+    index = Index.create(tmp_path / "index", model)
+    done = encode_part(Work(index.path), model, whole(index, videos))
+    index.add(videos / "clip03.mp4")
+    settle(Store.open(index.path), [done.entry])
+    plain = Index.create(tmp_path / "plain", model)
+    plain.add(videos)
+    same_rows(plain, index)
+
+
+def test_changed_moved_and_touched_files_are_as_on_one_machine(tmp_path: Path) -> None:
+    import os
+
+    model = colour_model()
+    folder = tmp_path / "v"
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour])
+    one, other = (Index.create(tmp_path / name, model) for name in ("one", "other"))
+    for index in (one, other):
+        index.add(folder)
+    clip(folder / "red.mp4", ["yellow", "red"])
+    os.utime(folder / "green.mp4", ns=(1, 10**18))
+    (folder / "blue.mp4").rename(folder / "azure.mp4")
+    (folder / "late.mp4").write_bytes(b"broken" * 99)
+    report = one.add(folder)
+    done = encode_part(Work(other.path), model, whole(other, folder))
+    settle(Store.open(other.path), [done.entry])
+    same_rows(one, other)
+    assert (done.report.changed, done.report.moved) == (report.changed, report.moved) == (1, 1)
