@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STARTER := $(VENV)/.starter
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-browser lint bench clean
+.PHONY: demo test test-all test-cluster test-browser lint bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ test: lint
 
 test-all: lint $(STARTER)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# A cluster of a head and two nodes on this machine, and an S3 server on loopback.
+test-cluster: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/cluster -rs
 
 # Takes a Chromium that is there; on Debian as root it installs one.
 test-browser: $(READY)

@@ -14,7 +14,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(p for p in [str(HERE.parent), *sys.pa
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-from fakes import COLOURS, clip
+from fakes import COLOURS, clip  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from test_parts import same_rows
 
 from ucofia.index.index import Index
 
+pytestmark = pytest.mark.slow
 BANK = ["red", "green", "blue", "yellow", "white", "black", "red green", "blue white"] * 3
 BANK = [f"{text} {'thing ' * (n // 8)}".strip() for n, text in enumerate(BANK)]
 

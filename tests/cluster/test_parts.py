@@ -109,3 +109,25 @@ def test_changed_moved_and_touched_files_are_as_on_one_machine(tmp_path: Path) -
     settle(Store.open(other.path), [done.entry])
     same_rows(one, other)
     assert (done.report.changed, done.report.moved) == (report.changed, report.moved) == (1, 1)
+
+
+def test_compact_deletes_leftovers_but_not_while_a_run_is_under_way(
+    tmp_path: Path, videos: Path
+) -> None:
+    model = colour_model()
+    index = Index.create(tmp_path / "index", model)
+    index.add(videos / "clip00.mp4")
+    data = Path(fragments.table_uri(index.path)) / "data"
+    encode_part(Work(index.path), model, whole(index, videos))  # by somebody who was then killed
+    finished = encode_part(Work(index.path), model, whole(index, videos))
+    Journal(index.path).write(finished.entry)
+    with Journal(index.path).run():
+        before = {file.name for file in data.iterdir()}
+        index.compact()
+        assert before <= {file.name for file in data.iterdir()}
+        assert len(index) == len(rows_of(index)) == 1
+    index.compact()
+    plain = Index.create(tmp_path / "plain", model)
+    plain.add(videos)
+    same_rows(plain, index)
+    assert len(list(data.iterdir())) == Store.open(index.path).fragments()

@@ -35,16 +35,27 @@ INDEX_VARIABLE = "UCOFIA_INDEX"
 INDEX_FOLDER = ".ucofia"
 
 
-def index_for(paths: list[Path], given: str | None) -> str:
+def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = False) -> str:
     """Return where the index of some folders is: as given, by the variable, or in the first."""
-    for path in paths:
-        if not path.expanduser().exists():  # before an index is made for a name that was mistyped
+    here = [Path(path).expanduser() for path in paths if not _is_elsewhere(path)]
+    if len(here) < len(paths) and not is_cluster:
+        strange = next(path for path in paths if _is_elsewhere(path))
+        raise SettingError("source", strange, "lists and object stores need --cluster local")
+    for path in here:
+        if not path.exists():  # before an index is made for a name that was mistyped
             raise UnreadableVideoError(path, "there is no such file or folder")
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:
         return named
-    first = paths[0].expanduser().absolute()
+    if _is_elsewhere(paths[0]):
+        raise SettingError("index", None, f"say where, with --index: {paths[0]} is no folder here")
+    first = here[0].absolute()
     return str((first if first.is_dir() else first.parent) / INDEX_FOLDER)
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Tell a list of files or an address from a file or folder; a file may be called anything."""
+    return (path.startswith("@") or "://" in path) and not os.path.lexists(path)
 
 
 def index_here(given: str | None) -> str:

@@ -19,7 +19,7 @@ from ucofia.cli.console import (
     show_json,
     talk,
 )
-from ucofia.cli.options import DeviceOption, IndexOption, JsonOption, TopOption
+from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption, JsonOption, TopOption
 from ucofia.cli.setup import require_starter
 
 if TYPE_CHECKING:
@@ -39,7 +39,13 @@ NewIndexOption = Annotated[
 
 @app.command("index")
 def index_command(
-    paths: Annotated[list[Path], typer.Argument(help="Videos, GIFs, or folders of them.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Videos, GIFs, or folders of them. With --cluster also @FILE, a list of them, "
+            "and addresses like s3://bucket/folder."
+        ),
+    ],
     index: NewIndexOption = None,
     model: Annotated[
         str | None,
@@ -68,6 +74,10 @@ def index_command(
         int | None,
         typer.Option(help="Processes that decode. Default: one less than cores.", min=1),
     ] = None,
+    cluster: ClusterOption = None,
+    scratch_gb: Annotated[
+        float, typer.Option(help="Room for fetched videos, per worker of a cluster.", min=0.1)
+    ] = 8.0,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
@@ -77,7 +87,7 @@ def index_command(
 
     Example: ucofia index ~/Videos
     """
-    where = index_for(paths, index)
+    where = index_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
     opened = _opened(where, model, segment, device)
     if texts is not None:
@@ -86,9 +96,22 @@ def index_command(
     while True:
         with progress_bar(quiet=json) as progress:
             # One costly failure per run is enough: a file that hangs stays a file that hangs.
-            report = opened.add(
-                paths, prune=prune, workers=workers, retry=last is None, progress=progress
-            )
+            if cluster is None:
+                report = opened.add(
+                    paths, prune=prune, workers=workers, retry=last is None, progress=progress
+                )
+            else:
+                from ucofia.cluster.ingest import ClusterOptions, add
+
+                options = ClusterOptions(
+                    address=cluster,
+                    workers=workers or 1,
+                    device=device,
+                    scratch_bytes=int(scratch_gb * (1 << 30)),
+                )
+                report = add(
+                    opened, paths, options, prune=prune, retry=last is None, progress=progress
+                )
         if last is None or _is_news(report, last):
             show_json(report) if json else _tell(report, opened)
         if not watch:

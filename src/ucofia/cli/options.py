@@ -14,6 +14,14 @@ IndexOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 DeviceOption = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Work on a Ray cluster: its address, auto (the one that runs here, or else this "
+        "machine) or local (this machine).",
+        metavar="auto|local|ADDRESS",
+    ),
+]
 TopOption = Annotated[int, typer.Option(help="How many results.", min=1)]
 
 UnderOption = Annotated[

@@ -17,6 +17,7 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.discover import is_below, place_of
 from ucofia.index.info import facts
 from ucofia.index.ingest import AddReport
+from ucofia.index.pending import Journal, settle_left
 from ucofia.index.results import export
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
@@ -26,7 +27,7 @@ from ucofia.index.search.recall import Recall
 from ucofia.index.search.search import TOP
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.state import State, bring_preview_up_to_date, newest
-from ucofia.index.storage.location import turn
+from ucofia.index.storage.location import is_remote, turn
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
@@ -260,12 +261,20 @@ class Index:
         return [f"{name} is not what was written" for name in wrong]
 
     def compact(self, *, progress: Progress | None = None) -> None:
-        """Join small files, drop what was deleted, and balance the bank anew."""
+        """Join small files, drop what was deleted, and balance the bank anew.
+
+        What a killed run on a cluster has finished becomes part of the index; what it has not is
+        deleted, unless another such run is under way.
+        """
+        journal = Journal(self.path)
+        if not journal.is_running():
+            settle_left(self._store)
         with turn(self.path):
             self._store.refresh()
             if banks.read(self._store) is not None:
                 banks.solve(self._store, self.model, self._store.collection(), progress)
-            self._store.compact()
+            is_locked = not is_remote(self.path) and not journal.is_running()
+            self._store.compact(is_locked=is_locked)
             bring_preview_up_to_date(self._store, self.model)
 
     def export(self, path: Path | str) -> int:

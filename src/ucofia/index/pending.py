@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ucofia.atomic import write_whole
+from ucofia.atomic import write_atomic
 from ucofia.errors import MissingExtraError
 from ucofia.index import failures
 from ucofia.index.failures import KnownFailure
@@ -77,10 +77,10 @@ class Journal:
         name = f"{self._folder}/{entry.key}{_ENTRY}"
         with writing(self.path):
             if is_remote(self.path):
-                _files_of(name).pipe_file(name, entry.to_json().encode())
+                _files_of(name).pipe_file(_address(name), entry.to_json().encode())
             else:
                 os.makedirs(self._folder, exist_ok=True)
-                write_whole(Path(name), entry.to_json())
+                write_atomic(Path(name), entry.to_json())
 
     def keys(self) -> set[str]:
         """Name the entries."""
@@ -92,7 +92,7 @@ class Journal:
         name = f"{self._folder}/{key}{_ENTRY}"
         try:
             if is_remote(self.path):
-                return Entry.from_json(_files_of(name).cat_file(name).decode())
+                return Entry.from_json(_files_of(name).cat_file(_address(name)).decode())
             return Entry.from_json(Path(name).read_text())
         except (FileNotFoundError, ValueError):
             return None
@@ -103,7 +103,7 @@ class Journal:
             name = f"{self._folder}/{key}{_ENTRY}"
             with contextlib.suppress(FileNotFoundError), writing(self.path):
                 if is_remote(self.path):
-                    _files_of(name).rm_file(name)
+                    _files_of(name).rm_file(_address(name))
                 else:
                     Path(name).unlink(missing_ok=True)
 
@@ -113,7 +113,9 @@ class Journal:
                 return os.listdir(self._folder)
             files = _files_of(self._folder)
             files.invalidate_cache()
-            return [name.rsplit("/", 1)[-1] for name in files.ls(self._folder, detail=False)]
+            return [
+                name.rsplit("/", 1)[-1] for name in files.ls(_address(self._folder), detail=False)
+            ]
         except FileNotFoundError:
             return []
 
@@ -173,7 +175,10 @@ def settle_left(store: Store) -> int:
     An entry whose data files are gone is of no use: its videos will be looked at again.
     """
     journal = Journal(store.path)
-    found = [(key, journal.read(key)) for key in sorted(journal.keys())]
+    try:
+        found = [(key, journal.read(key)) for key in sorted(journal.keys())]
+    except MissingExtraError:  # nothing is lost: the next run on a cluster settles it
+        return 0
     lost = {key for key, entry in found if entry is None}
     entries = []
     for _, entry in found:
@@ -227,6 +232,11 @@ def _files_of(name: str) -> Any:
     try:
         import fsspec
 
-        return fsspec.core.url_to_fs(name)[0]
-    except ImportError as error:
-        raise MissingExtraError("access to object stores", "cluster") from error
+        return fsspec.core.url_to_fs(_address(name))[0]
+    except (ImportError, ValueError) as error:
+        raise MissingExtraError(f"access to {name}", "cluster") from error
+
+
+def _address(name: str) -> str:
+    """Name a place as others do: Lance calls a folder so to treat it like an object store."""
+    return name.replace("file-object-store://", "file://", 1)

@@ -194,14 +194,17 @@ class Store:
                 some = paths[start : start + PATHS_PER_FILTER]
                 self._segments.delete(_is_one_of("path", some))
 
-    def compact(self) -> None:
-        """Join small files, drop deleted rows, and delete what no version needs any more."""
+    def compact(self, *, is_locked: bool) -> None:
+        """Join small files, drop deleted rows, and delete what no version needs any more.
+
+        Only who holds the lock, and is sure that no run on a cluster is under way, may delete
+        what no version names: such files may be somebody's who has not committed yet.
+        """
         with writing(self.path):
             for name in self._tables():
                 dataset = lance.dataset(_table(self.path, name))
                 dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
-                # Nobody else writes while we hold the turn, so unnamed files are leftovers.
-                dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
+                dataset.cleanup_old_versions(timedelta(0), delete_unverified=is_locked)
         self.refresh()
 
     def fragments(self) -> int:
