@@ -1,6 +1,6 @@
-"""Write the file tree of the README, one line per file, from the files' own docstrings.
+"""Write the file tree of docs/architecture.md, one line per file, from the files' own docstrings.
 
-python scripts/tree.py          # rewrite the part of README.md between the markers
+python scripts/tree.py          # rewrite the part between the markers
 python scripts/tree.py --check  # exit code 1 if that would change it
 """
 
@@ -38,14 +38,14 @@ def tree() -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    page = ROOT / "docs" / "architecture.md"
+    text = page.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     new = f"{before}{BEGIN}\n```\n{tree()}\n```\n{END}{after}"
     if "--check" in sys.argv:
         return int(new != text)
-    readme.write_text(new, encoding="utf-8")
+    page.write_text(new, encoding="utf-8")
     return 0
 
 

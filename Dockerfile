@@ -1,0 +1,29 @@
+# docker build --tag ucofia .                                CPU
+# docker build --tag ucofia:cuda --build-arg TORCH=cuda .    CUDA: run with --gpus all and --device cuda
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim
+ARG TORCH=cpu
+
+RUN useradd --create-home --uid 1000 ucofia \
+    && mkdir /index /cache /videos \
+    && chown ucofia /index /cache
+COPY constraints.txt pyproject.toml README.md LICENSE /source/
+COPY src /source/src
+# The registry's torch brings CUDA; the small build without it has an index of its own.
+RUN if [ "$TORCH" = cpu ]; then \
+        pip install --no-cache-dir --constraint /source/constraints.txt torch \
+            --index-url https://download.pytorch.org/whl/cpu; \
+    fi \
+    && pip install --no-cache-dir --constraint /source/constraints.txt "/source[starter,serve]" \
+    && rm -r /source
+
+USER ucofia
+WORKDIR /home/ucofia
+ENV UCOFIA_CACHE=/cache UCOFIA_INDEX=/index/videos OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+RUN ucofia setup --yes
+VOLUME ["/index", "/cache"]
+EXPOSE 8642
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["python", "-c", \
+    "import urllib.request as u; u.urlopen('http://127.0.0.1:8642/healthz', timeout=4)"]
+ENTRYPOINT ["ucofia"]
+CMD ["serve", "--host", "0.0.0.0"]
