@@ -5,21 +5,17 @@ import io
 import os
 import re
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from fakes import COLOURS
 from PIL import Image
+from running import running
 from scenes import balloon, bank, film, night, scene_model, sea, sunset
 
 from ucofia.index.index import Index
-from ucofia.serve.app import create_app
-from ucofia.serve.settings import ServeSettings
 
 ADVICE = "install one with: make test-browser"
 sync_api = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {ADVICE}")
@@ -48,22 +44,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return index
 
 
-def serving(index: Index, **settings: Any) -> Iterator[str]:
-    app = create_app(index, settings=ServeSettings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture(scope="module")
 def site(scenes: Index) -> Iterator[str]:
-    yield from serving(scenes)
+    with running(scenes) as (site, _):
+        yield site
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +90,34 @@ def _note(said: Any, problems: list[str]) -> None:
 def search(page: Page, text: str) -> None:
     page.fill("#q", text)
     page.press("#q", "Enter")
-    page.wait_for_selector(".card .levels")
+    page.wait_for_selector(".card .facts")
 
 
 def file_names(page: Page) -> list[str]:
     return page.locator(".card h3 a").all_inner_texts()  # type: ignore[no-any-return]
 
 
-def test_a_search_shows_hits_whose_pictures_play(visit: Callable[..., Page]) -> None:
+def test_a_search_shows_matches_first_and_folds_the_rest(visit: Callable[..., Page]) -> None:
     page = visit()
     search(page, QUERY)
-    assert file_names(page)[0] == "sailing.mp4"
-    assert "best first" in page.inner_text("#summary")
+    assert page.locator("#results .card h3 a").all_inner_texts() == ["sailing"]
+    assert page.inner_text("#results .facts").startswith(("Strong match · at", "Good match · at"))
+    assert page.inner_text("#summary") == "1 match in 4 videos."
+    assert page.inner_text("#rest-title") == "Less likely (3)"
+    assert not page.locator("#rest-results .card").first.is_visible()
+    page.click("#rest summary")
+    assert page.locator("#rest-results .card").first.is_visible()
+    assert re.search(r"\d %|\d\.\d", page.inner_text("main")) is None  # no raw numbers
+
+
+def test_a_card_has_a_sharp_picture_and_plays_when_pointed_at(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.wait_for_selector(".card .thumb.sharp")
+    size = "(image) => [image.naturalWidth, image.naturalHeight]"
+    assert page.eval_on_selector(".card .still", size) == [480, 270]
+    assert page.locator(".card video").count() == 0
+    page.hover(".card .thumb")
     page.wait_for_function("() => document.querySelector('.card video.on')?.currentTime > 2")
 
 
@@ -131,6 +131,8 @@ def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: 
         arg=hit.best_second,
     )
     assert f"play={hit.segment}" in page.url
+    box = page.locator(".viewer video.screen").bounding_box()
+    assert box["width"] > 0.7 * page.viewport_size["width"]
     page.click(".viewer .line", position={"x": 10, "y": 20})
     page.wait_for_function(
         "() => document.querySelector('.viewer video.screen').currentTime < 1.5"
@@ -140,15 +142,61 @@ def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: 
 def test_why_shows_what_each_word_saw(visit: Callable[..., Page]) -> None:
     page = visit()
     search(page, QUERY)
-    page.click(".card .do button:has-text('Why')")
-    page.wait_for_selector(".frames img")
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".viewer[open]")
+    assert not page.locator(".drawer").is_visible()
+    page.keyboard.press("w")
+    page.wait_for_selector(".drawer .frames img")
     assert page.locator(".word").all_inner_texts() == QUERY.split()
     assert page.locator(".frames button.heavy").count() >= 1
     page.hover(".word:has-text('sea')")
-    assert "“sea” looked at" in page.inner_text(".why .looked >> nth=0")
+    assert "“sea” looked at" in page.inner_text(".drawer .looked >> nth=0")
     assert page.locator(".lens svg rect").count() >= 1
     page.hover(".viewer h2")
-    assert "Point at a word" in page.inner_text(".why .looked >> nth=0")
+    assert "Point at a word" in page.inner_text(".drawer .looked >> nth=0")
+    page.keyboard.press("w")
+    assert not page.locator(".drawer").is_visible()
+
+
+def test_what_the_browser_cannot_play_is_shown_as_pictures(visit: Callable[..., Page]) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.route(
+        re.compile("/media/[0-9a-f]+$"),
+        lambda route: (
+            route.fulfill(body=b"x", content_type="video/mp4")
+            if route.request.method == "GET"
+            else route.continue_()
+        ),
+    )
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".slideshow:has-text('cannot play this kind of video')")
+    shown = "() => document.querySelector('.slideshow .screen').naturalHeight"
+    page.wait_for_function(f"{shown.replace('() =>', '() => (')}) >= 300")
+    first = page.get_attribute(".slideshow .screen", "src")
+    page.wait_for_function(
+        "src => document.querySelector('.slideshow .screen').getAttribute('src') !== src",
+        arg=first,
+    )
+    page.click(".viewer .line", position={"x": 10, "y": 20})
+    assert page.inner_text(".slideshow .controls span").startswith("0:00 /")
+
+
+def test_a_file_that_is_gone_says_so(visit: Callable[..., Page], tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "index", scene_model())
+    path = film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)
+    index.add(path)
+    with running(index) as (place, _):
+        page = visit("/?q=sea", at=place)
+        page.wait_for_selector(".card .facts")
+        path.unlink()
+        page.click(".card h3 a >> nth=0")
+        page.wait_for_selector(".viewer .gone:has-text('This file is not there any more')")
+        assert str(path) in page.inner_text(".viewer .gone code")
+        page.keyboard.press("Escape")
+        page.fill("#q", "sea ")
+        page.press("#q", "Enter")
+        page.wait_for_selector("#notice:has-text('not there any more')")
 
 
 def test_a_dropped_picture_finds_videos_and_words(visit: Callable[..., Page]) -> None:
@@ -169,7 +217,7 @@ def test_a_dropped_picture_finds_videos_and_words(visit: Callable[..., Page]) ->
     page.dispatch_event("body", "drop", {"dataTransfer": carried})
     page.wait_for_selector(".example .words .chip")
     assert not page.locator("#drop").is_visible()
-    assert file_names(page)[0] in ("stars.mp4", "sailing.mp4")
+    assert file_names(page)[0] in ("stars", "sailing")
     assert "like dark.png" in page.inner_text("#summary")
 
 
@@ -191,7 +239,7 @@ def test_a_silent_server_is_told_and_asked_again(visit: Callable[..., Page]) -> 
     page.wait_for_selector("#notice.bad:has-text('does not answer')")
     page.unroute("**/api/search?*")
     page.click("text=Try again")
-    page.wait_for_selector(".card .levels")
+    page.wait_for_selector(".card .facts")
 
 
 def test_a_busy_server_is_asked_again_by_itself(visit: Callable[..., Page]) -> None:
@@ -210,27 +258,32 @@ def test_a_busy_server_is_asked_again_by_itself(visit: Callable[..., Page]) -> N
     page.fill("#q", QUERY)
     page.press("#q", "Enter")
     page.wait_for_selector("#summary:has-text('busy; trying again in 1 second')")
-    page.wait_for_selector(".card .levels")
+    page.wait_for_selector(".card .facts")
 
 
 def test_filters_choose_and_can_be_cleared(visit: Callable[..., Page]) -> None:
     page = visit(f"/?q={QUERY}")
     page.wait_for_selector("#under option:has-text('alps')", state="attached")
     page.select_option("#under", label="videos/alps (2)")
-    page.wait_for_function("() => document.querySelectorAll('.card .levels').length === 2")
-    assert set(file_names(page)) == {"balloon.mp4", "stars.mp4"}
+    page.wait_for_function("() => document.querySelectorAll('.card .facts').length === 2")
+    assert set(_titles(page)) == {"balloon", "stars"}
     page.select_option("#length", "600-")
     page.click("text=Clear the filters")
-    page.wait_for_function("() => document.querySelectorAll('.card .levels').length === 4")
+    page.wait_for_function("() => document.querySelectorAll('.card .facts').length === 4")
 
 
 def test_what_matches_nothing_says_so(visit: Callable[..., Page]) -> None:
     page = visit("/?q=quarterly tax return")
-    page.wait_for_selector("#notice:has-text('Probably nothing here matches')")
-    assert page.locator(".card.unlikely").count() == 4
-    badges = page.locator(".card .badge.sure").all_inner_texts()
-    assert all(badge.endswith(", no match") for badge in badges) and len(badges) == 4
-    assert "4 videos, 0 of them a match, best first" in page.inner_text("#summary")
+    page.wait_for_selector("#summary:has-text('No match in 4 videos.')")
+    assert page.locator("#results .card").count() == 0
+    assert page.inner_text("#rest-title") == "These come closest"
+    words = page.locator("#rest-results .word-match").all_inner_texts()
+    assert set(words) <= {"No match", "Maybe"} and len(words) == 4
+    assert page.locator("#rest-results .card").first.is_visible()
+
+
+def _titles(page: Page) -> list[str]:
+    return page.locator(".card h3 a").evaluate_all("links => links.map(link => link.textContent)")  # type: ignore[no-any-return]
 
 
 def test_everything_can_be_done_with_keys(visit: Callable[..., Page]) -> None:
@@ -239,19 +292,19 @@ def test_everything_can_be_done_with_keys(visit: Callable[..., Page]) -> None:
     page.keyboard.press("/")
     page.keyboard.type(QUERY)
     page.keyboard.press("Enter")
-    page.wait_for_selector(".card .levels")
+    page.wait_for_selector(".card .facts")
+    page.evaluate("document.getElementById('rest').open = true")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     focused = "document.activeElement.closest('.card')?.hit.path"
-    second = page.evaluate(focused)
-    assert Path(second).name == file_names(page)[1]
+    assert Path(page.evaluate(focused)).stem == _titles(page)[1]
     page.keyboard.press("Enter")
-    page.wait_for_selector(".viewer[open] .word")
+    page.wait_for_selector(".viewer[open] .screen")
     page.keyboard.press("p")
-    page.wait_for_selector(f".viewer h2:has-text('{file_names(page)[0]}')")
+    page.wait_for_selector(f".viewer h2:has-text('{_titles(page)[0]}')")
     page.keyboard.press("Escape")
     page.wait_for_selector(".viewer[open]", state="detached")
-    assert Path(page.evaluate(focused)).name == file_names(page)[0]
+    assert Path(page.evaluate(focused)).stem == _titles(page)[0]
     page.keyboard.press("s")
     page.wait_for_selector("#summary:has-text('like the chosen video')")
 
@@ -260,14 +313,14 @@ def test_an_address_shows_the_same_to_another_person(visit: Callable[..., Page])
     page = visit()
     search(page, QUERY)
     page.click(".card h3 a >> nth=0")
-    page.wait_for_selector(".viewer .word")
+    page.wait_for_selector(".viewer .line")
     other = visit(page.url.removeprefix(re.match(r"http://[^/]+", page.url)[0]))  # type: ignore[index]
-    other.wait_for_selector(".viewer .word")
+    other.wait_for_selector(".viewer .line")
     assert other.inner_text(".viewer h2") == page.inner_text(".viewer h2")
     other.keyboard.press("Escape")
     other.wait_for_selector(".viewer[open]", state="detached")
-    other.wait_for_selector(".card .levels")
-    assert len(file_names(other)) == 4
+    other.wait_for_selector(".card .facts")
+    assert len(_titles(other)) == 4
     page.keyboard.press("Escape")
     page.wait_for_selector(".viewer[open]", state="detached")
     page.go_back()
@@ -279,23 +332,25 @@ def test_recent_searches_come_back(visit: Callable[..., Page]) -> None:
     search(page, QUERY)
     page.click("#home")
     page.click(f".chip:has-text('{QUERY}')")
-    page.wait_for_selector(".card .levels")
+    page.wait_for_selector(".card .facts")
     assert page.input_value("#q") == QUERY
 
 
-def test_the_newest_videos_are_there_before_anything_is_asked(visit: Callable[..., Page]) -> None:
+def test_the_first_page_has_videos_and_words_to_begin_with(visit: Callable[..., Page]) -> None:
     page = visit()
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".card .facts", state="attached")
     assert len(file_names(page)) == 4
+    assert page.evaluate("document.activeElement.id") == "q"
     page.wait_for_selector("#status:has-text('4 videos')")
     page.click("#status")
-    assert "22 texts" in page.inner_text("#about")
+    assert "4, 10 s in all" in page.inner_text("#about")
+    assert "ucofia index" in page.inner_text("#add")
 
 
 def test_a_token_in_the_address_opens_and_disappears(
     visit: Callable[..., Page], scenes: Index
 ) -> None:
-    for place in serving(scenes, token="open sesame"):
+    with running(scenes, token="open sesame") as (place, _):
         page = visit("/#token=open%20sesame", at=place)
         page.wait_for_selector(".card")
         assert "sesame" not in page.url
@@ -309,27 +364,68 @@ def test_a_token_in_the_address_opens_and_disappears(
         other.wait_for_selector(".card")
 
 
-def test_an_empty_index_says_how_to_fill_it(visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_an_empty_index_can_be_filled_here(visit: Callable[..., Page], tmp_path: Path) -> None:
     index = Index.create(tmp_path / "index", scene_model())
     film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)
-    for place in serving(index, index_folders=(tmp_path / "videos",)):
+    with running(index, index_folders=(tmp_path / "videos",)) as (place, _):
         page = visit("/", at=place)
-        page.wait_for_selector("#notice:has-text('This index is empty')")
-        page.click("#status")
-        page.click("text=Look for new videos")
-        page.wait_for_selector(".card h3:has-text('sea.mp4')")
+        page.wait_for_selector("#add:has-text('Add your first videos')")
+        page.fill("#add input", "/")
+        page.click("#add .main")
+        page.wait_for_selector("#add .wrong:has-text('may be added')")
+        page.fill("#add input", str(tmp_path / "videos"))
+        page.click("#add .main")
+        page.wait_for_selector(".card h3:has-text('sea')")
+
+
+def test_the_first_page_shows_what_another_process_adds(
+    visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    index = Index.create(tmp_path / "index", scene_model())
+    with running(index) as (place, _):
+        page = visit("/", at=place)
+        page.wait_for_selector("#status:has-text('0 videos')")
+        film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)
+        Index.open(index.path, scene_model()).add(tmp_path / "videos")
+        page.wait_for_selector(".card h3:has-text('sea')")
+        assert page.locator("#job").is_hidden()
+
+
+def test_below_a_base_path_everything_works(visit: Callable[..., Page], scenes: Index) -> None:
+    with running(scenes, base_path="/films") as (place, _):
+        page = visit("/films/", at=place)
+        search(page, QUERY)
+        assert "/films/?q=" in page.url
+        page.wait_for_selector(".card .thumb.sharp")
+        page.click(".card h3 a >> nth=0")
+        page.wait_for_function(
+            "() => document.querySelector('.viewer video.screen')?.currentTime > 2"
+        )
 
 
 def test_on_a_phone_and_in_the_dark(visit: Callable[..., Page]) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-    page = visit(f"/?q={QUERY}", color_scheme="dark", **phone)
-    page.wait_for_selector(".card .levels")
+    page = visit("/", color_scheme="dark", **phone)
+    page.wait_for_selector(".card")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.goto(page.url + f"?q={QUERY}")
+    page.wait_for_selector(".card .facts")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in re.findall(r"\d+", paper)) < 60
     page.click("#theme")
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert min(int(part) for part in re.findall(r"\d+", paper)) > 200
+    box = page.locator("#results .card").first.bounding_box()
+    assert box["y"] + box["height"] < 844  # the first hit, all of it, without scrolling
+    assert not page.locator("#under").is_visible()
+    page.click("#filter-open")
+    page.select_option("#length", "0-60")
+    page.wait_for_selector("#filter-open:has-text('Filters (1)')")
+    page.click("#filter-done")
+    assert not page.locator("#under").is_visible()
     page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".viewer .line")
+    page.click(".viewer [title='Why this one (w)']")
     page.wait_for_selector(".viewer .word")
     assert page.evaluate("document.querySelector('.viewer').scrollWidth") <= 390

@@ -28,12 +28,14 @@ LABELS = [
     "POST /api/describe",
     "GET /api/explain",
     "GET /api/timeline",
+    "GET /api/examples",
     "GET /api/videos",
     "GET /api/info",
     "POST /api/index",
     "POST /api/session",
     "GET /media/{name}",
     "GET /media/{name}/frames/{frame}",
+    "GET /media/{name}/thumbnail",
 ]
 STARTS_A_PROCESS = ("POST /api/search", "POST /api/describe")  # for each upload
 ASKS_NOTHING = ("GET /api/info", GenerationMode.NEGATIVE)  # so nothing can be asked wrongly

@@ -18,8 +18,8 @@ from scenes import HERE
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
+from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.turns import Worker
 from ucofia.video.limits import Limits
 
 SEARCH = {"text": "red"}
@@ -136,7 +136,7 @@ def test_the_token_opens_as_a_header_and_as_a_cookie(locked: TestClient) -> None
 def narrow(index: Index) -> Iterator[TestClient]:
     settings = ServeSettings(
         upload_bytes=10_000,
-        upload_seconds=0.3,
+        upload_seconds=10.0,
         upload_limits=Limits(seconds=20.0, pixels=10_000),
     )
     with TestClient(create_app(index, settings=settings), base_url=HERE) as client:
@@ -178,7 +178,7 @@ def test_a_slow_upload_is_given_up(index: Index) -> None:
 
     response = asyncio.run(ask())
     assert (response.status_code, response.json()["code"]) == (408, "too_slow")
-    app.state.api.close()
+    app.state.close()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_when_too_many_wait_the_next_is_sent_away_and_the_others_are_answered() 
     gate = threading.Event()
 
     async def crowd() -> list[object]:
-        worker = Worker("test", waiting=2)
+        worker = BoundedExecutor("test", waiting=2)
         jobs = [asyncio.create_task(worker.run(gate.wait)) for _ in range(5)]
         await asyncio.sleep(0.05)
         gate.set()
@@ -262,12 +262,12 @@ def test_a_full_server_answers_503_and_says_when_to_come_back(index: Index) -> N
     refused = next(response for response in answers if response.status_code == 503)
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["retry_after_seconds"] == int(refused.headers["retry-after"])
-    app.state.api.close()
+    app.state.close()
 
 
 def test_uploads_that_only_wait_do_not_fill_the_disk(index: Index) -> None:
     app, gate = create_app(index), threading.Event()
-    decoder = app.state.api.decoder
+    decoder = app.state.api.executors.decode
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
@@ -285,7 +285,7 @@ def test_uploads_that_only_wait_do_not_fill_the_disk(index: Index) -> None:
 
     statuses = sorted(response.status_code for response in asyncio.run(ask()))
     assert statuses[-4:] == [503] * 4
-    app.state.api.close()
+    app.state.close()
 
 
 def test_many_at_once_get_what_each_would_get_alone(client: TestClient, index: Index) -> None:
@@ -301,7 +301,7 @@ def test_many_at_once_get_what_each_would_get_alone(client: TestClient, index: I
     for text, response in zip(texts, asyncio.run(ask()), strict=True):
         alone = client.get("/api/search", params={"text": text}).json()
         assert response.json()["hits"] == alone["hits"]
-    app.state.api.close()
+    app.state.close()
 
 
 def test_adding_is_off_unless_asked_for(client: TestClient) -> None:
@@ -380,7 +380,7 @@ def test_the_command_prints_the_address_and_listens_here_only(
     def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         ran.append((server.config, sockets[0].getsockname()))
         sockets[0].close()
-        server.config.app.state.api.close()  # type: ignore[union-attr]
+        server.config.app.state.close()  # type: ignore[union-attr]
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
     monkeypatch.setattr(Index, "open", lambda *_, **__: index)

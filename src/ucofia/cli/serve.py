@@ -1,8 +1,12 @@
-"""The verb that opens the page: serve."""
+"""The verbs that let others ask an index: serve (page and HTTP API) and mcp (assistants)."""
 
+import logging
+import os
 import socket
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
 
 import typer
@@ -15,13 +19,26 @@ from ucofia.errors import MissingExtraError, SettingError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-STALLED_SECONDS = 5  # a connection that is kept open without a request
-MOST_CONNECTIONS = 512
+    from ucofia.index.index import Index
+    from ucofia.model import Model
+    from ucofia.serve.settings import ServeSettings
+
+KEEP_ALIVE_SECONDS = 5  # a connection that is kept open without a request
 LOCAL = ("127.0.0.1", "localhost", "::1")
-HostOption = Annotated[
-    str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")
+IndexesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--index",
+        help="Folder of an index; repeated, each gets a page. Default: as for search.",
+    ),
 ]
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")]
+HostOption = Annotated[
+    str | None,
+    typer.Option(help="Address to listen on; 0.0.0.0 for the whole network. Default: 127.0.0.1."),
+]
+PortOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port; 0 for any free one. Default: 8642.")
+]
 TokenOption = Annotated[
     str | None,
     typer.Option(envvar="UCOFIA_TOKEN", help="Answer only those who know this word."),
@@ -35,65 +52,160 @@ AllowIndexOption = Annotated[
     typer.Option(help="Let the page add videos from this folder. Default: from none."),
 ]
 WaitingOption = Annotated[
-    int, typer.Option(min=1, help="Requests that may wait before others are sent away.")
+    int | None,
+    typer.Option(min=1, help="Requests that may wait before others are sent away. Default: 32."),
 ]
 UploadOption = Annotated[
-    int, typer.Option(min=1, help="Largest picture or video that may be sent.")
+    int | None,
+    typer.Option(min=1, help="Largest picture or video that may be sent. Default: 256."),
+]
+BasePathOption = Annotated[
+    str | None, typer.Option(help="Path of the page behind a proxy, like /videos.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="TOML file with settings. Default: $UCOFIA_SERVE_CONFIG, or none."),
+]
+LogLevelOption = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    typer.Option(help="What the log tells. Default: warning."),
+]
+AccessLogOption = Annotated[
+    Literal["none", "text", "json"] | None,
+    typer.Option(help="One line per request on stderr. Default: none."),
+]
+ServeDeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Where the model runs: cpu, cuda, mps.")
 ]
 
 
 @app.command()
 def serve(
-    index: IndexOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8642,
+    index: IndexesOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
     token: TokenOption = None,
     open_page: OpenOption = False,
     allow_host: AllowHostOption = None,
     allow_index: AllowIndexOption = None,
-    waiting: WaitingOption = 32,
-    max_upload_mb: UploadOption = 256,
-    device: DeviceOption = "cpu",
+    waiting: WaitingOption = None,
+    max_upload_mb: UploadOption = None,
+    base_path: BasePathOption = None,
+    config: ConfigOption = None,
+    log_level: LogLevelOption = None,
+    access_log: AccessLogOption = None,
+    device: ServeDeviceOption = None,
 ) -> int:
     """Open the page and the HTTP API for an index. Only this machine can reach it by default.
 
+    Every setting can also come from the environment (UCOFIA_SERVE_PORT=...) or a TOML file.
+
     Example: ucofia serve --open
     """
-    _require_extra()
-    from ucofia.index.index import Index
+    _require_serve()
     from ucofia.serve.app import create_app
     from ucofia.serve.settings import ServeSettings
 
-    if token is not None and not token.strip():
-        raise typer.BadParameter("an empty one protects nothing", param_hint="--token")
-    settings = ServeSettings(
+    settings = ServeSettings.load(
+        config,
+        indexes=tuple(index) if index else None,
+        host=host,
+        port=port,
         token=token,
-        hosts=(socket.gethostname(), host, *(allow_host or ())),
+        hosts=tuple(allow_host) if allow_host else None,
         waiting=waiting,
-        upload_bytes=max_upload_mb << 20,
-        index_folders=tuple(allow_index or ()),
+        upload_bytes=max_upload_mb << 20 if max_upload_mb else None,
+        index_folders=tuple(allow_index) if allow_index else None,
+        base_path=base_path,
+        log_level=log_level,
+        access_log=access_log,
+        device=device,
     )
-    opened = Index.open(index_here(index), device=device)
-    _ = opened.model  # a missing model is told now, not to the first who searches
-    listening = _listening(host, port)
-    talk(f"{len(opened)} segments in {opened.path}")
-    _announce(host, listening.getsockname()[1], token, open_page=open_page)
-    _run(create_app(opened, settings=settings), listening)
+    hosts = (*settings.hosts, socket.gethostname(), settings.host)
+    settings = settings.model_copy(update={"hosts": hosts})
+    _log(settings)
+    opened = _opened(settings)
+    listening = _listening(settings.host, settings.port)
+    for one in opened.values():
+        talk(f"{len(one)} segments in {one.path}")
+    _announce(settings, listening.getsockname()[1], open_page=open_page)
+    indexes = next(iter(opened.values())) if len(opened) == 1 else opened
+    _run(create_app(indexes, settings=settings), settings, listening)
     return 0
 
 
-def _require_extra() -> None:
+@app.command()
+def mcp(index: IndexOption = None, device: DeviceOption = "cpu") -> int:
+    """Let an assistant search an index, with the Model Context Protocol over stdin and stdout.
+
+    Read-only: search, describe, explain, info.
+
+    Example: ucofia mcp --index ~/Videos/.ucofia
+    """
+    try:
+        import mcp.server  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("the server for assistants", "mcp") from error
+    from ucofia.index.index import Index
+    from ucofia.serve.mcp_server import run
+
+    run(Index.open(index_here(index), device=device))
+    return 0
+
+
+def _require_serve() -> None:
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import pydantic_settings  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("the web server", "serve") from error
 
 
-def _announce(host: str, port: int, token: str | None, *, open_page: bool) -> None:
-    address = _address(host, port, token)
+def _opened(settings: "ServeSettings") -> "dict[str, Index]":
+    """Open all indexes by their names; those of the same model share it."""
+    from ucofia.index.index import Index
+
+    opened: dict[str, Index] = {}
+    models: dict[str, Model] = {}
+    for place in settings.indexes or (index_here(None),):
+        one = Index.open(place, device=settings.device)
+        known = models.get(one.settings.fingerprint)
+        if known is not None:
+            one = Index.open(place, known)
+        models[one.settings.fingerprint] = one.model  # a missing one is told now
+        opened[_name(one.path, opened)] = one
+    return opened
+
+
+def _name(path: str, taken: Sequence[str] | dict[str, "Index"]) -> str:
+    """Name an index in addresses: by its folder, of a hidden one by the folder above."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part]
+    last = next((part for part in reversed(parts) if not part.startswith(".")), "index")
+    base = "".join(c if c.isalnum() or c in "-_" else "-" for c in last.lower()).strip("-")
+    base = base if base not in ("", "api", "media", "assets", "docs", "metrics") else "index"
+    numbered = (base if n == 1 else f"{base}-{n}" for n in range(1, 10_000))
+    return next(name for name in numbered if name not in taken)
+
+
+def _log(settings: "ServeSettings") -> None:
+    """Write the log, and if asked for the requests, to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    ours = logging.getLogger("ucofia")
+    ours.handlers, ours.propagate = [handler], False
+    ours.setLevel(settings.log_level.upper())
+    lines = logging.StreamHandler(sys.stderr)
+    access = logging.getLogger("ucofia.access")
+    access.handlers, access.propagate = [lines], False
+    access.setLevel(logging.INFO)
+
+
+def _announce(settings: "ServeSettings", port: int, *, open_page: bool) -> None:
+    address = _address(settings.host, port, settings.token, settings.base_path)
     show(address)
-    if host not in LOCAL and token is None:
+    if settings.host not in LOCAL and settings.token is None:
         talk("everybody in the network can search these videos; --token WORD limits it")
     if open_page:
         import webbrowser
@@ -101,17 +213,21 @@ def _announce(host: str, port: int, token: str | None, *, open_page: bool) -> No
         webbrowser.open(address)
 
 
-def _run(application: "FastAPI", listening: socket.socket) -> None:
-    """Answer requests until somebody interrupts."""
+def _run(application: "FastAPI", settings: "ServeSettings", listening: socket.socket) -> None:
+    """Answer requests until somebody interrupts; those under way are answered first."""
     import uvicorn
+
+    from ucofia.serve.connections import protocol
 
     config = uvicorn.Config(
         application,
-        log_level="warning",
+        http=protocol(settings),
+        log_level=settings.log_level,
+        access_log=False,
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=STALLED_SECONDS,
-        timeout_graceful_shutdown=STALLED_SECONDS,
+        proxy_headers=bool(os.environ.get("FORWARDED_ALLOW_IPS")),
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=settings.drain_seconds,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
@@ -130,7 +246,8 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _address(host: str, port: int, token: str | None) -> str:
+def _address(host: str, port: int, token: str | None, base_path: str = "") -> str:
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     # Behind the #, a browser keeps it to itself: it reaches no log and no other site.
-    return f"http://{shown}:{port}/" + (f"#token={quote(token, safe='')}" if token else "")
+    secret = f"#token={quote(token, safe='')}" if token else ""
+    return f"http://{shown}:{port}{base_path}/{secret}"

@@ -1,15 +1,19 @@
-"""From what the engine found to what goes over the wire."""
+"""From what the engine found to what goes over the wire; addresses begin with the base path."""
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 
+from ucofia.index.calibration.confidence import MATCH
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.match import match_word
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search.collection import SegmentInfo
 from ucofia.serve import schema
-from ucofia.serve.engine import Course, Found
-from ucofia.serve.library import Catalogue, video_id
+from ucofia.serve.catalogue import Catalogue, is_there, video_id
+from ucofia.serve.copies import ShownHit
+from ucofia.serve.engine import Found, Timeline
 from ucofia.serve.media import media_type
 
 # No file is older, and dates far away have no local time everywhere.
@@ -18,47 +22,13 @@ _FIRST_DAY, _LAST_DAY = date(1971, 1, 1), date(2200, 1, 1)
 
 def filters_of(page: schema.Page) -> Filters:
     """Read the filters of a question."""
-    since = None
-    if page.since is not None:
-        day = min(max(page.since, _FIRST_DAY), _LAST_DAY)
-        since = datetime(day.year, day.month, day.day)
+    until = None if page.until is None else _midnight(page.until) + timedelta(days=1)
     return Filters(
         under=tuple(page.under),
         min_seconds=page.min_seconds,
         max_seconds=page.max_seconds,
-        since=since,
-    )
-
-
-def search_answer(
-    found: Found,
-    known: Catalogue,
-    page: schema.Page,
-    seconds: float,
-    text: str | None = None,
-) -> schema.SearchAnswer:
-    """Write hits."""
-    hits = [_hit(hit, known.segments[hit.segment]) for hit in found.hits]
-    end = page.offset + page.top
-    more = found.has_more and end <= schema.OFFSET_MOST
-    return schema.SearchAnswer(
-        text=text,
-        hits=hits,
-        offset=page.offset,
-        next_offset=end if more else None,
-        was_cut=found.was_cut,
-        seconds=round(seconds, 4),
-    )
-
-
-def videos_answer(known: Catalogue, offset: int, top: int) -> schema.VideosAnswer:
-    """Write what the index holds, newest first."""
-    chosen = known.newest[offset : offset + top]
-    end = offset + top
-    return schema.VideosAnswer(
-        videos=[_video(known.videos[name]) for name in chosen],
-        offset=offset,
-        next_offset=end if end < len(known.newest) else None,
+        since=None if page.since is None else _midnight(page.since),
+        until=until,
     )
 
 
@@ -68,68 +38,148 @@ def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.Describe
     return schema.DescribeAnswer(texts=hits, seconds=round(seconds, 4))
 
 
-def explain_answer(why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
-    """Write an explanation; pictures become addresses."""
-    plain = why.to_dict()
-    for number, frame in enumerate(plain["frames"]):
-        frame["picture"] = picture_address(why.segment, number)
-    return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
-
-
-def timeline_answer(course: Course, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
+def timeline_answer(line: Timeline, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
     """Write where in a video a text matches."""
     return schema.TimelineAnswer(
         video=video_id(parts[0]),
         duration_seconds=parts[0].duration_seconds,
-        points=[schema.Point(second=s, similarity=sim) for s, sim in course.points],
+        points=[schema.Point(second=s, similarity=sim) for s, sim in line.points],
+        low=line.low,
+        high=line.high,
         segments=[
-            schema.Stretch.model_validate(hit, from_attributes=True)
-            for hit in sorted(course.segments, key=lambda hit: hit.start_second)
+            schema.Stretch(
+                segment=hit.segment,
+                start_second=hit.start_second,
+                end_second=hit.end_second,
+                best_second=hit.best_second,
+                score=hit.score,
+                confidence=hit.confidence,
+                is_match=hit.is_match,
+                match=match_word(hit.confidence, hit.is_match),
+            )
+            for hit in sorted(line.segments, key=lambda hit: hit.start_second)
         ],
     )
 
 
-def picture_address(segment: str, frame: int) -> str:
-    """Where the picture of a frame is."""
-    return f"/media/{segment}/frames/{frame}"
+@dataclass(frozen=True)
+class Writer:
+    """Writes answers whose addresses lie below a base path."""
+
+    base: str
+
+    def search(
+        self, found: Found, page: schema.Page, seconds: float, text: str | None = None
+    ) -> schema.SearchAnswer:
+        """Write hits."""
+        end = page.offset + page.top
+        more = found.has_more and end <= schema.OFFSET_MOST
+        return schema.SearchAnswer(
+            text=text,
+            hits=[self._hit(one) for one in found.page.hits],
+            offset=page.offset,
+            next_offset=end if more else None,
+            was_cut=found.was_cut,
+            gone=found.page.gone,
+            seconds=round(seconds, 4),
+        )
+
+    def videos(self, known: Catalogue, offset: int, top: int) -> schema.VideosAnswer:
+        """Write what the index holds, newest first, without what is gone."""
+        chosen: list[schema.VideoOut] = []
+        at = offset
+        while at < len(known.newest) and len(chosen) < top:
+            parts = known.videos[known.newest[at]]
+            places = [place for place in known.copies(parts[0]) if is_there(place.path)]
+            if places:
+                chosen.append(self._video(known.videos[video_id(places[0])], places[1:]))
+            at += 1
+        return schema.VideosAnswer(
+            videos=chosen, offset=offset, next_offset=at if at < len(known.newest) else None
+        )
+
+    def explain(self, why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
+        """Write an explanation; pictures become addresses."""
+        plain = why.to_dict()
+        for number, frame in enumerate(plain["frames"]):
+            frame["picture"] = self.picture(why.segment, number)
+        is_match = None if why.confidence is None else why.confidence >= MATCH
+        plain["match"] = match_word(why.confidence, is_match)
+        return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
+
+    def picture(self, segment: str, frame: int) -> str:
+        """Where the small picture of a frame is."""
+        return f"{self.base}/media/{segment}/frames/{frame}"
+
+    def thumbnail(self, segment: str, second: float) -> str:
+        """Where a sharp picture near a moment is."""
+        return f"{self.base}/media/{segment}/thumbnail?second={second:.2f}"
+
+    def poster(self, hit: Hit, known: Catalogue) -> str:
+        """Where the small picture of a hit's best moment is."""
+        return self.picture(
+            hit.segment, nearest_frame(known.segments[hit.segment], hit.best_second)
+        )
+
+    def _hit(self, one: ShownHit) -> schema.HitOut:
+        hit, info = one.hit, one.info
+        frame = nearest_frame(info, hit.best_second)
+        moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]
+        return schema.HitOut(
+            segment=hit.segment,
+            video=video_id(info),
+            path=hit.path,
+            score=hit.score,
+            confidence=hit.confidence,
+            is_match=hit.is_match,
+            match=match_word(hit.confidence, hit.is_match),
+            levels=dict(hit.levels),
+            start_second=hit.start_second,
+            end_second=hit.end_second,
+            best_second=hit.best_second,
+            duration_seconds=info.duration_seconds,
+            media=f"{self.base}/media/{video_id(info)}",
+            media_type=media_type(hit.path),
+            poster=self.picture(hit.segment, frame),
+            thumbnail=self.thumbnail(hit.segment, hit.best_second),
+            frames=len(info.frame_seconds),
+            frame_seconds=list(info.frame_seconds),
+            moments=moments,
+            copies=_places(one.copies),
+        )
+
+    def _video(
+        self, parts: Sequence[SegmentInfo], copies: Sequence[SegmentInfo]
+    ) -> schema.VideoOut:
+        info = parts[len(parts) // 2]
+        seconds = info.frame_seconds or (0.0,)
+        frame = len(seconds) // 2
+        return schema.VideoOut(
+            segment=info.id,
+            video=video_id(info),
+            path=info.path,
+            best_second=seconds[frame],
+            duration_seconds=info.duration_seconds,
+            media=f"{self.base}/media/{video_id(info)}",
+            media_type=media_type(info.path),
+            poster=self.picture(info.id, frame),
+            thumbnail=self.thumbnail(info.id, seconds[frame]),
+            frames=len(info.frame_seconds),
+            frame_seconds=list(info.frame_seconds),
+            copies=_places(copies),
+        )
 
 
-def _hit(hit: Hit, info: SegmentInfo) -> schema.HitOut:
+def nearest_frame(info: SegmentInfo, second: float) -> int:
+    """Which of the frames that the model saw is nearest to a moment."""
     seconds = info.frame_seconds or (0.0,)
-    frame = min(range(len(seconds)), key=lambda at: abs(seconds[at] - hit.best_second))
-    moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]
-    return schema.HitOut(
-        segment=hit.segment,
-        video=video_id(info),
-        path=hit.path,
-        score=hit.score,
-        confidence=hit.confidence,
-        is_match=hit.is_match,
-        levels=dict(hit.levels),
-        start_second=hit.start_second,
-        end_second=hit.end_second,
-        best_second=hit.best_second,
-        duration_seconds=info.duration_seconds,
-        media=f"/media/{video_id(info)}",
-        media_type=media_type(hit.path),
-        poster=picture_address(hit.segment, frame),
-        frames=len(info.frame_seconds),
-        moments=moments,
-    )
+    return min(range(len(seconds)), key=lambda at: abs(seconds[at] - second))
 
 
-def _video(parts: Sequence[SegmentInfo]) -> schema.VideoOut:
-    info = parts[len(parts) // 2]
-    seconds = info.frame_seconds or (0.0,)
-    frame = len(seconds) // 2
-    return schema.VideoOut(
-        segment=info.id,
-        video=video_id(info),
-        path=info.path,
-        best_second=seconds[frame],
-        duration_seconds=info.duration_seconds,
-        media=f"/media/{video_id(info)}",
-        media_type=media_type(info.path),
-        poster=picture_address(info.id, frame),
-        frames=len(info.frame_seconds),
-    )
+def _places(infos: Sequence[SegmentInfo]) -> list[schema.Place]:
+    return [schema.Place(video=video_id(info), path=info.path) for info in infos]
+
+
+def _midnight(day: date) -> datetime:
+    day = min(max(day, _FIRST_DAY), _LAST_DAY)
+    return datetime(day.year, day.month, day.day)

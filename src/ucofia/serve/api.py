@@ -1,9 +1,10 @@
 """What each address of the API does: read a question, await its answer, write it.
 
-Nothing here computes: that happens on the threads of `Engine`, `Reader` and the decoder. Which
-address leads here is `routes`' business.
+Nothing here computes: that happens on the threads of executors and of `Thumbnails`. Which address
+leads here is `routes`' business.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from starlette.responses import Response
 from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index import encode_segments
+from ucofia.index.index import Index
+from ucofia.index.search.collection import SegmentInfo
 from ucofia.serve import answers, media, schema, uploads
+from ucofia.serve.catalogue import Catalogue
 from ucofia.serve.engine import Engine
+from ucofia.serve.executor import BoundedExecutor
+from ucofia.serve.files import Files
+from ucofia.serve.index_handle import IndexHandle
 from ucofia.serve.jobs import Jobs
-from ucofia.serve.library import Catalogue
-from ucofia.serve.reader import Reader
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.turns import Worker
+from ucofia.serve.thumbnails import Size, Thumbnails, default_folder
 from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
@@ -49,14 +54,35 @@ class Reply(Generic[T]):
     etag: str
 
 
+@dataclass(frozen=True)
+class Executors:
+    """The threads that all indexes of a server share."""
+
+    score: BoundedExecutor  # the model: texts, scores, uploads
+    read: BoundedExecutor  # facts and small pictures, so that these do not wait for the model
+    decode: BoundedExecutor  # uploads, in a process of their own each
+
+    def close(self) -> None:
+        """End the threads."""
+        for one in (self.score, self.read, self.decode):
+            one.close()
+
+
 class Api:
-    """The answers to all requests below /api."""
+    """The answers to all requests about one index."""
 
     def __init__(
-        self, engine: Engine, reader: Reader, jobs: Jobs, settings: ServeSettings
+        self, prefix: str, index: Index, executors: Executors, settings: ServeSettings
     ) -> None:
-        self.engine, self.reader, self.jobs, self.settings = engine, reader, jobs, settings
-        self.decoder = Worker("decode", waiting=DECODING_MAY_WAIT)
+        self.prefix, self.settings, self.executors = prefix, settings, executors
+        self.handle = IndexHandle(index)
+        self.engine = Engine(self.handle, executors.score)
+        self.files = Files(settings.index_folders)
+        self.jobs = Jobs(index, self.files)
+        folder = settings.thumbnails or default_folder()
+        self.thumbnails = Thumbnails(self.files, folder, disk_bytes=settings.thumbnail_bytes)
+        self.write = answers.Writer(settings.base_path + prefix)
+        self.others: list[schema.OtherIndex] = []
         self._uploads = 0
 
     async def search(
@@ -70,7 +96,7 @@ class Api:
         if reply.value is None:
             return Response(status_code=304, headers=headers)
         response.headers.update(headers)
-        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds, page.text)
+        return self.write.search(reply.value, page, reply.seconds, page.text)
 
     async def search_with(self, page: PageParams, request: Request) -> schema.SearchAnswer:
         """Find videos with words (JSON), or with a picture or video (its bytes)."""
@@ -79,12 +105,10 @@ class Api:
             filters = answers.filters_of(asked)
             args = (asked.text, filters, asked.offset, asked.top, asked.min_confidence)
             reply = await self._ask(self.engine.search, *args)
-            return answers.search_answer(
-                reply.value, reply.catalogue, asked, reply.seconds, asked.text
-            )
+            return self.write.search(reply.value, asked, reply.seconds, asked.text)
         clips, filters = await self._clips(request), answers.filters_of(page)
         reply = await self._ask(self.engine.similar_to, clips, filters, page.offset, page.top)
-        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds)
+        return self.write.search(reply.value, page, reply.seconds)
 
     async def similar(
         self, page: PageParams, video: IdParam, request: Request, response: Response
@@ -97,7 +121,7 @@ class Api:
         if reply.value is None:
             return Response(status_code=304, headers=headers)
         response.headers.update(headers)
-        return answers.search_answer(reply.value, reply.catalogue, page, reply.seconds)
+        return self.write.search(reply.value, page, reply.seconds)
 
     async def describe(
         self,
@@ -123,47 +147,73 @@ class Api:
     async def explain(self, text: TextParam, segment: IdParam) -> schema.ExplainAnswer:
         """Say why a segment got its score: levels, frames, words and patches."""
         reply = await self._ask(self.engine.explain, text, segment)
-        return answers.explain_answer(reply.value, reply.catalogue.segment(segment))
+        return self.write.explain(reply.value, reply.catalogue.segment(segment))
 
     async def timeline(self, text: TextParam, video: IdParam) -> schema.TimelineAnswer:
         """Say where in a video a text matches."""
-        reply = await self._ask(self.engine.course, text, video)
+        reply = await self._ask(self.engine.timeline, text, video)
         return answers.timeline_answer(reply.value, reply.catalogue.video(video))
 
     async def videos(
         self, top: Top = 10, offset: Annotated[int, Query(ge=0)] = 0
     ) -> schema.VideosAnswer:
         """List the videos of the index, newest first."""
-        reply = await self._ask(self.engine.refresh)
-        return answers.videos_answer(reply.catalogue, offset, top)
+        view = await self.executors.read.run(self.handle.refresh)
+        return await asyncio.to_thread(self.write.videos, view.catalogue, offset, top)
+
+    async def examples(self, top: Top = 6) -> schema.ExamplesAnswer:
+        """Suggest texts to begin with, drawn from the videos of the index."""
+        reply = await self._ask(self.engine.examples, top)
+        return schema.ExamplesAnswer(
+            examples=[
+                schema.Example(text=text, poster=self.write.poster(hit, reply.catalogue))
+                for text, hit in reply.value
+            ]
+        )
 
     async def info(self) -> schema.InfoAnswer:
         """Say what the index holds and what is going on."""
-        facts = await self.reader.info()
-        folders = [{"path": path, "videos": n} for path, n in self.engine.catalogue.folders]
+        facts = await self.executors.read.run(self.handle.info)
+        known = self.handle.catalogue
         return schema.InfoAnswer.model_validate(
             {
                 **facts,
                 "name": facts["index"],
+                "videos": len(known.newest),
+                "segments": len(known.segments),
                 "has_confidence": facts["bank_texts"] > 0,
-                "can_index": bool(self.jobs.folders),
-                "waiting": self.engine.worker.pending,
+                "can_index": bool(self.files.folders),
+                "index_folders": list(self.files.folders),
+                "waiting": self.engine.executor.pending,
                 "job": vars(self.jobs.state) if self.jobs.state else None,
-                "folders": folders,
+                "folders": [{"path": path, "videos": n} for path, n in known.folders],
+                "years": [{"year": year, "videos": n} for year, n in known.years],
+                "revision": known.version,
+                "indexes": self.others,
                 "version": __version__,
             }
         )
+
+    async def picture(self, segment: str, frame: int) -> bytes:
+        """Read the small picture of a frame."""
+        pictures = await self.executors.read.run(self.handle.pictures, segment)
+        if frame >= len(pictures):
+            raise RefusedError("not_found", f"segment {segment!r} has {len(pictures)} frames")
+        return pictures[frame]
+
+    async def thumbnail(self, info: SegmentInfo, second: float, size: Size) -> bytes | None:
+        """Make a picture near a moment; None where the file gives none."""
+        made = await asyncio.to_thread(self.thumbnails.picture, info, second, size)
+        return made if isinstance(made, bytes) else await asyncio.wrap_future(made)
 
     async def index(self, wanted: schema.IndexRequest) -> schema.JobOut:
         """Add files below the folders that the server was started with. Off by default."""
         return schema.JobOut(**vars(self.jobs.start(wanted.paths)))
 
     def close(self) -> None:
-        """End all threads."""
+        """End what runs for this index alone."""
         self.jobs.close()
-        self.engine.close()
-        self.reader.close()
-        self.decoder.close()
+        self.thumbnails.close()
 
     async def _ask(
         self,
@@ -175,7 +225,7 @@ class Api:
         """Ask the engine about the newest version, unless the client has that answer already."""
 
         def answered() -> Reply[T]:
-            # All on the worker's thread, so that version, name and answer belong together.
+            # All on one thread, so that version, name and answer belong together.
             began = time.perf_counter()
             catalogue = self.engine.refresh()
             etag = self.engine.etag((work.__name__, args)) if named else ""
@@ -198,7 +248,7 @@ class Api:
             async with uploads.received(request) as path:
                 frames = model.config.frames
                 args = (path, kind, pixels, frames, limits)
-                return await self.decoder.run(uploads.decoded, *args)
+                return await self.executors.decode.run(uploads.decoded, *args)
         finally:
             self._uploads -= 1
 

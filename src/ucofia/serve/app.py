@@ -1,53 +1,98 @@
-"""The server, put together: guard, API, media, page.
+"""The server, put together: middleware, API, media, page, for one index or several.
 
-`create_app` takes an open index and gives an ASGI application; `cli/serve.py` runs it.
+`create_app` takes open indexes and gives an ASGI application; `cli/serve.py` runs it. A single
+index is at the root; of several each lies below its name, with a page and an API of its own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from ucofia import __version__
 from ucofia.index.index import Index
-from ucofia.serve import problems, routes
-from ucofia.serve.api import Api
-from ucofia.serve.engine import Engine
-from ucofia.serve.jobs import Jobs
+from ucofia.serve import problems, routes, schema
+from ucofia.serve.api import DECODING_MAY_WAIT, Api, Executors
+from ucofia.serve.engine import one_thread
+from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.middleware import Guard
-from ucofia.serve.reader import Reader
+from ucofia.serve.observe import Metrics, Observe
 from ucofia.serve.settings import ServeSettings
+
+READING_MAY_WAIT = 256
 
 
 def create_app(
-    index: Index,
+    index: Index | Mapping[str, Index],
     *,
     settings: ServeSettings = ServeSettings(),  # noqa: B008 - frozen
 ) -> FastAPI:
-    """Make the server of an index."""
-    engine = Engine(index, waiting=settings.waiting)
-    api = Api(engine, Reader(index.path), Jobs(index, settings.index_folders), settings)
+    """Make the server of an index, or of several by their names in addresses."""
+    executors = Executors(
+        score=BoundedExecutor("score", waiting=settings.waiting, start=one_thread),
+        read=BoundedExecutor("read", waiting=READING_MAY_WAIT),
+        decode=BoundedExecutor("decode", waiting=DECODING_MAY_WAIT),
+    )
+    named = {"": index} if isinstance(index, Index) else {f"/{n}": i for n, i in index.items()}
+    apis = {prefix: Api(prefix, one, executors, settings) for prefix, one in named.items()}
+    if len(apis) > 1:
+        others = [
+            schema.OtherIndex(name=prefix.strip("/"), page=f"{settings.base_path}{prefix}/")
+            for prefix in apis
+        ]
+        for api in apis.values():
+            api.others = others
+
+    def close() -> None:
+        for api in apis.values():
+            api.close()
+        executors.close()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await engine.ask(engine.start)
+        for api in apis.values():  # before anybody waits for it
+            await executors.score.run(api.engine.refresh)
         yield
-        await asyncio.to_thread(api.close)
+        await asyncio.to_thread(close)
 
     app = FastAPI(
         title="ucofia",
         version=__version__,
         description="Find videos with words, and words for videos.",
         lifespan=lifespan,
+        openapi_url=None,  # served beside each page
         docs_url=None,  # FastAPI's own pages load scripts from the network
         redoc_url=None,
+        redirect_slashes=False,
+        servers=[{"url": settings.base_path}] if settings.base_path else None,
     )
-    app.state.api = api
-    app.include_router(routes.api_routes(api))
-    app.include_router(routes.session_route(settings))
-    app.include_router(routes.media_routes(api))
-    app.include_router(routes.page_routes())
+    metrics = _metrics(apis)
+    app.state.apis, app.state.api, app.state.close = apis, next(iter(apis.values())), close
+    app.include_router(routes.server_routes(apis, metrics, settings))
+    for prefix, api in apis.items():
+        for router in (
+            routes.api_routes(api),
+            routes.session_route(settings),
+            routes.media_routes(api),
+            routes.page_routes(app),
+        ):
+            app.include_router(router, prefix=prefix)
     problems.install(app)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, prefixes=tuple(apis))
+    app.add_middleware(Observe, metrics=metrics, log_format=settings.access_log)
     return app
+
+
+def _metrics(apis: Mapping[str, Api]) -> Metrics:
+    metrics = Metrics()
+    named = {prefix.strip("/") or "default": api for prefix, api in apis.items()}
+
+    def gauge(name: str, what: str, value: Callable[[Api], float]) -> None:
+        metrics.gauge(name, what, {index: partial(value, api) for index, api in named.items()})
+
+    gauge("waiting_requests", "Requests before the model.", lambda a: a.engine.executor.pending)
+    gauge("videos", "Videos, copies counted once.", lambda a: len(a.handle.catalogue.newest))
+    gauge("segments", "Segments of videos.", lambda a: len(a.handle.catalogue.segments))
+    return metrics

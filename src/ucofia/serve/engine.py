@@ -1,7 +1,7 @@
 """All questions to one index: asked from many requests, answered one after another.
 
-The only part of the server that holds the index and its model. Everything here runs on the
-worker's thread; routes await `ask`. Knows no HTTP.
+The only part of the server that uses the model. Everything here runs on the executor's thread;
+routes await `ask`. Knows no HTTP.
 """
 
 import hashlib
@@ -22,8 +22,11 @@ from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
-from ucofia.serve.library import EMPTY, Catalogue, catalogue
-from ucofia.serve.turns import Worker
+from ucofia.serve.catalogue import Catalogue, is_there
+from ucofia.serve.copies import Shown, shown
+from ucofia.serve.executor import BoundedExecutor
+from ucofia.serve.index_handle import IndexHandle, View
+from ucofia.serve.whole_words import whole_words
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip
 
@@ -31,96 +34,108 @@ T = TypeVar("T")
 
 ANSWERS_KEPT = 64
 SEGMENTS_ON_TIMELINE = 512
+EXAMPLE_WORDS = 6
+EXAMPLES_TRIED = 32
+SEGMENTS_COMPARED = 512  # of the collection, for the scale of a timeline
 
 
 @dataclass(frozen=True)
 class Found:
-    """Some hits, and whether there are more."""
+    """One page of hits, and whether there are more."""
 
-    hits: Sequence[Hit]
+    page: Shown
     has_more: bool
     was_cut: bool = False
 
 
 @dataclass(frozen=True)
-class Course:
-    """How well a text fits a video over its time."""
+class Timeline:
+    """How well a text fits a video over its time, and what is little and much of that here."""
 
     points: Sequence[tuple[float, float]]  # second, similarity
     segments: Sequence[Hit]
+    low: float  # what an ordinary moment of this collection has
+    high: float  # what the best moment of this collection has
 
 
 class Engine:
-    """An index, its model and the thread that uses them."""
+    """An index and its model, used by one thread."""
 
-    def __init__(self, index: Index, *, waiting: int) -> None:
-        self.index = index
-        self.worker = Worker("score", waiting=waiting, start=_one_thread)
-        self.catalogue: Catalogue = EMPTY
-        self._snapshot: Snapshot | None = None
+    def __init__(self, handle: IndexHandle, executor: BoundedExecutor) -> None:
+        self.handle, self.executor = handle, executor
+        self._view: View | None = None
         self._answers: OrderedDict[tuple[object, ...], tuple[int, list[Hit]]] = OrderedDict()
+        self._examples: list[tuple[str, Hit]] | None = None
         self._nonce = secrets.token_hex(4)
 
-    async def ask(self, work: Callable[..., T], *args: Any) -> T:
-        """Run one of the methods below when its turn comes."""
-        return await self.worker.run(work, *args)
+    @property
+    def index(self) -> Index:
+        """The index that is asked."""
+        return self.handle.index
 
-    def start(self) -> None:
-        """Load the model and the index before anybody waits for them."""
-        self.refresh()
+    async def ask(self, work: Callable[..., T], *args: Any) -> T:
+        """Run one of the methods below on the thread, as soon as those before are done."""
+        return await self.executor.run(work, *args)
 
     def refresh(self) -> Catalogue:
         """Look at the newest version; all answers are about it until the next look."""
-        held, self._snapshot = self._snapshot, self.index.newest()
-        if held is None or held.state is not self._snapshot.state:
+        held, self._view = self._view, self.handle.refresh()
+        if held is None or held.catalogue is not self._view.catalogue:
             self._answers.clear()
-            segments = self._snapshot.collection.segments
-            self.catalogue = catalogue(segments, self.catalogue.version + 1)
-        return self.catalogue
+            self._examples = None
+        return self._view.catalogue
+
+    @property
+    def view(self) -> View:
+        """The version that is asked."""
+        assert self._view is not None  # the server refreshes before its first request
+        return self._view
 
     @property
     def snapshot(self) -> Snapshot:
-        """The version that the catalogue lists."""
-        assert self._snapshot is not None  # `start` comes before the first request
-        return self._snapshot
+        """The version that is asked, without its catalogue."""
+        return self.view.snapshot
 
     def etag(self, question: object) -> str:
         """Name the answer to a question; another version of the index gives another name."""
-        key = f"{self._nonce} {self.catalogue.version} {question!r}"
+        key = f"{self._nonce} {self.view.catalogue.version} {question!r}"
         return f'W/"{hashlib.sha256(key.encode()).hexdigest()[:24]}"'
 
     def search(
         self, text: str, filters: Filters, offset: int, top: int, min_confidence: float | None
     ) -> Found:
         """Find videos with words."""
-        backbone, words = self.index.model.backbone, self.index.model.config.words
-        _, cut = backbone.tokenize([text], length=words, pad_to_length=False)
 
         def answer(wanted: int) -> list[Hit]:
             return self._search(text, wanted, filters, least=min_confidence)
 
-        hits = self._kept(("search", text, filters, min_confidence), offset + top + 1, answer)
-        return _page(hits, offset, top, was_cut=bool(cut))
+        key = ("search", text, filters, min_confidence)
+        return self._page(key, answer, offset, top, was_cut=self._is_cut(text))
 
     def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
-        """Find videos like one of the index."""
-        path = self.catalogue.video(video)[0].path
+        """Find videos like one of the index; its own copies are no news."""
+        info = self.view.catalogue.video(video)[0]
+        own = {place.path for place in self.view.catalogue.copies(info)}
 
         def answer(wanted: int) -> list[Hit]:
-            return self.snapshot.similar(path, top=wanted, filters=filters)
+            hits = self.snapshot.similar(info.path, top=wanted + len(own) - 1, filters=filters)
+            return [hit for hit in hits if hit.path not in own][:wanted]
 
-        return _page(self._kept(("similar", path, filters), offset + top + 1, answer), offset, top)
+        return self._page(("similar", info.path, filters), answer, offset, top)
 
     def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
         """Find videos like a clip from outside."""
-        collection = self.snapshot.collection
+        collection, features = self.snapshot.collection, self._features(clips)
         among = filters.rows(collection)
-        hits = examples.similar(self._features(clips), collection, among, top=offset + top + 1)
-        return _page(hits, offset, top)
+
+        def answer(wanted: int) -> list[Hit]:
+            return examples.similar(features, collection, among, top=wanted)
+
+        return _found(shown(answer, self.view.catalogue, wanted=offset + top + 1), offset, top)
 
     def describe(self, video: str, texts: Sequence[str], top: int) -> list[TextHit]:
         """Find words for a video of the index."""
-        path = self.catalogue.video(video)[0].path
+        path = self.view.catalogue.video(video)[0].path
         return self.snapshot.describe(path, texts or self._bank(), top=top)
 
     def describe_clip(
@@ -131,19 +146,37 @@ class Engine:
         return examples.describe(self.index.model, self._features(clips), chosen, top=top)
 
     def explain(self, text: str, segment: str) -> Explanation:
-        """Say why a segment got its score."""
-        return self.snapshot.explain(text, self.catalogue.segment(segment).id)
+        """Say why a segment got its score, by whole words."""
+        info = self.view.catalogue.segment(segment)
+        why = self.handle.explain(self.view, text, info.id)
+        model = self.index.model
+        return whole_words(why, model.backbone.words_of(text, length=model.config.words))
 
-    def course(self, text: str, video: str) -> Course:
+    def examples(self, most: int) -> list[tuple[str, Hit]]:
+        """Find texts of the bank that fit videos of this index best, each with another video."""
+        if self._examples is None:
+            self._examples = self._best_texts()
+        return self._examples[:most]
+
+    def timeline(self, text: str, video: str) -> Timeline:
         """Follow a text through a video."""
-        parts = self.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
-        here = Filters(under=[parts[0].path])
-        hits = self._search(text, len(parts), here, grouped=False)
-        return Course(self._similarities(text, [part.id for part in parts]), hits)
-
-    def close(self) -> None:
-        """End the thread."""
-        self.worker.close()
+        parts = self.view.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
+        hits = self._search(text, len(parts), Filters(under=[parts[0].path]), grouped=False)
+        collection = self.snapshot.collection
+        rows = np.array([collection.row_of_segment[part.id] for part in parts])
+        step = max(1, len(collection) // SEGMENTS_COMPARED)
+        others = np.arange(0, len(collection), step)
+        sims = self._similarities(text, np.concatenate([rows, others]))
+        if sims is None:
+            return Timeline([], hits, 0.0, 1.0)
+        points = [
+            (second, float(sims[at, frame]))
+            for at, part in enumerate(parts)
+            for frame, second in enumerate(part.frame_seconds[: sims.shape[1]])
+        ]
+        everywhere = sims[collection.frame_mask[np.concatenate([rows, others])]]
+        low, high = float(np.median(everywhere)), float(everywhere.max())
+        return Timeline(sorted(points), hits, low, high)
 
     def _search(
         self,
@@ -164,22 +197,44 @@ class Engine:
         )
         return hits
 
-    def _similarities(self, text: str, segments: Sequence[str]) -> list[tuple[float, float]]:
-        collection, query = self.snapshot.collection, self.snapshot.queries([text])[0]
+    def _best_texts(self) -> list[tuple[str, Hit]]:
+        bank = self.handle.bank()
+        if bank is None or not bank.is_solved or not len(self.snapshot.collection):
+            return []
+        order = np.argsort(-bank.best, kind="stable")
+        short = [bank.texts[at] for at in order if len(bank.texts[at].split()) <= EXAMPLE_WORDS]
+        texts = short[:EXAMPLES_TRIED]
+        answers = self.snapshot.search_many(
+            texts, top=1, exact=True, grouped=True, filters=Filters()
+        )
+        found: dict[str, tuple[str, Hit]] = {}
+        for text, hits in zip(texts, answers, strict=True):
+            if hits and hits[0].is_match and is_there(hits[0].path):
+                content = self.view.catalogue.segments[hits[0].segment].content_hash
+                found.setdefault(content, (text, hits[0]))
+        return list(found.values())
+
+    def _is_cut(self, text: str) -> bool:
+        """Tell whether a text is longer than the model reads.
+
+        A token is at least one byte, so most texts need not be tokenised to know.
+        """
+        model = self.index.model
+        if len(text.encode()) + 2 <= model.config.words:
+            return False
+        _, cut = model.backbone.tokenize([text], length=model.config.words, pad_to_length=False)
+        return bool(cut)
+
+    def _similarities(self, text: str, rows: Any) -> Any:
+        """How near each frame of some rows is to a text; None where no level compares them."""
+        query = self.snapshot.queries([text])[0]
+        levels = {name: level.aggregator.level for name, level in query.levels.items()}
+        names = [n for n, lv in levels.items() if (lv.text, lv.video) == ("sentence", "frame")]
+        if not names:
+            return None
         with torch.inference_mode():
-            of = {name: level.aggregator.level for name, level in query.levels.items()}
-            names = [n for n, lv in of.items() if (lv.text, lv.video) == ("sentence", "frame")]
-            if not names:
-                return []
-            rows = np.array([collection.row_of_segment[segment] for segment in segments])
-            sim = collection.features(rows).frames @ query.texts[names[0]].sentence[0]
-        seconds = [collection.segments[row].frame_seconds for row in rows]
-        points = [
-            (second, float(sim[at, frame]))
-            for at, own in enumerate(seconds)
-            for frame, second in enumerate(own[: sim.shape[1]])
-        ]
-        return sorted(points)
+            frames = self.snapshot.collection.features(rows).frames
+            return (frames @ query.texts[names[0]].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
         model = self.index.model
@@ -188,10 +243,25 @@ class Engine:
             return model.encode_video(batch.to(model.device))
 
     def _bank(self) -> list[str]:
-        texts = self.index.bank_texts()
-        if not texts:
+        bank = self.handle.bank()
+        if bank is None:
             raise SettingError("text", [], "this index has no bank; give texts to choose from")
-        return texts
+        return list(bank.texts)
+
+    def _page(
+        self,
+        key: tuple[object, ...],
+        answer: Callable[[int], list[Hit]],
+        offset: int,
+        top: int,
+        *,
+        was_cut: bool = False,
+    ) -> Found:
+        def kept(wanted: int) -> list[Hit]:
+            return self._kept(key, wanted, answer)[:wanted]
+
+        page = shown(kept, self.view.catalogue, wanted=offset + top + 1)
+        return _found(page, offset, top, was_cut=was_cut)
 
     def _kept(
         self, key: tuple[object, ...], wanted: int, answer: Callable[[int], list[Hit]]
@@ -206,16 +276,11 @@ class Engine:
         return known[1]
 
 
-def _page(
-    hits: Sequence[Hit],
-    offset: int,
-    top: int,
-    *,
-    was_cut: bool = False,
-) -> Found:
-    return Found(hits[offset : offset + top], len(hits) > offset + top, was_cut)
+def _found(page: Shown, offset: int, top: int, *, was_cut: bool = False) -> Found:
+    hits = page.hits[offset : offset + top]
+    return Found(Shown(hits, page.gone), len(page.hits) > offset + top, was_cut)
 
 
-def _one_thread() -> None:
-    # More threads make one search slower on busy cores, and there is always the next request.
+def one_thread() -> None:
+    """Let torch compute on this thread alone: there is always the next request."""
     torch.set_num_threads(1)

@@ -5,15 +5,15 @@ committed. A job that is stopped keeps what it has finished.
 """
 
 import logging
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ucofia.errors import RefusedError, UCoFiAError
-from ucofia.index.discover import is_below, place_of
+from ucofia.index.discover import find, place_of
 from ucofia.index.index import Index
+from ucofia.index.ingest import AddReport
+from ucofia.serve.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,8 @@ class _Stopped(Exception):  # noqa: N818 - nothing has gone wrong
 class Jobs:
     """The one job that may run."""
 
-    def __init__(self, index: Index, folders: Sequence[Path]) -> None:
-        self._index = index
-        self.folders = tuple(place_of(folder) for folder in folders)
+    def __init__(self, index: Index, files: Files) -> None:
+        self._index, self._files = index, files
         self.state: JobState | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -46,10 +45,10 @@ class Jobs:
 
     def start(self, paths: Sequence[str]) -> JobState:
         """Start a job for some paths, or for all folders that were named."""
-        if not self.folders:
+        if not self._files.folders:
             text = "adding files from here is switched off; start with --allow-index FOLDER"
             raise RefusedError("switched_off", text)
-        places = [self._allowed(path) for path in paths] or list(self.folders)
+        places = [self._allowed(path) for path in paths] or list(self._files.folders)
         with self._lock:
             if self.state is not None and self.state.state == "running":
                 raise RefusedError("already_running", "an index job is running; wait for its end")
@@ -69,18 +68,22 @@ class Jobs:
         # called, because that is its name when `ucofia index` adds it.
         try:
             place = place_of(path)
-            real = os.path.realpath(place)
+            is_inside = self._files.is_inside(place)
         except (OSError, RuntimeError, ValueError) as error:
             raise RefusedError("wrong_request", f"{path!r} cannot be a path") from error
-        if not is_below(real, map(os.path.realpath, self.folders)):
-            known = ", ".join(self.folders)
+        if not is_inside:
+            known = ", ".join(self._files.folders)
             raise RefusedError("switched_off", f"only what lies below {known} may be added")
         return place
 
     def _run(self, places: Sequence[str]) -> None:
         try:
+            # Links to files are followed by `add`; those that lead out are left out before.
+            self._progress("looking for videos", 0, None)
+            found = [file.path for file in find(places)]
+            inside = [path for path in found if self._files.is_inside(path)]
             own = Index.open(self._index.path, self._index.model)
-            report = own.add(places, progress=self._progress)
+            report = own.add(inside, progress=self._progress) if inside else AddReport()
         except _Stopped:
             self._end("failed", "stopped with the server; what was finished is kept")
         except UCoFiAError as error:
@@ -90,7 +93,9 @@ class Jobs:
             self._end("failed", "something went wrong; the server's log says what")
         else:
             new = report.added + report.changed + report.moved
-            self._end("done", f"{new} new, {report.unchanged} known, {len(report.failed)} failed")
+            text = f"{new} new, {report.unchanged} known, {len(report.failed)} failed"
+            outside = len(found) - len(inside)
+            self._end("done", text + (f", {outside} left out (links)" if outside else ""))
 
     def _progress(self, what: str, done: int, total: int | None) -> None:
         if self._stop.is_set():

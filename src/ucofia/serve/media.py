@@ -1,15 +1,9 @@
-"""Bytes of videos that the index holds, in ranges, and only while they are what was indexed.
-
-A file is opened first and looked at afterwards, through the open handle, so that nobody can swap
-it in between. If size or time differ from what the index remembers it is another file, perhaps a
-link that somebody put there, and is not served.
-"""
+"""Bytes of videos that the index holds, in ranges; `files` says which may be read."""
 
 import asyncio
 import io
 import os
 import re
-import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -17,9 +11,9 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ucofia.errors import RefusedError
 from ucofia.index.search.collection import SegmentInfo
 from ucofia.serve import problems
+from ucofia.serve.files import Files
 
 CHUNK_BYTES = 256 << 10
 _TYPES = {
@@ -69,28 +63,12 @@ def requested(header: str | None, size: int) -> Span | None:
     return Span(int(first), max(stop, int(first))) if int(first) < size else Span(0, 0)
 
 
-def opened(info: SegmentInfo) -> int:
-    """Open the file of a segment if it is the file that was indexed; the caller closes it."""
-    try:
-        # Not blocking: a pipe in the place of a file must not hold up the server.
-        handle = os.open(info.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
-    except (OSError, ValueError) as error:
-        raise RefusedError("file_changed", f"{_name(info)} cannot be opened any more") from error
-    found = os.fstat(handle)
-    known = (info.size_bytes, info.mtime_ns)
-    if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != known:
-        os.close(handle)
-        text = f"{_name(info)} has changed since it was indexed; run ucofia index again"
-        raise RefusedError("file_changed", text)
-    return handle
-
-
 def etag_of(info: SegmentInfo) -> str:
     """Name the content of a file, as the index knows it."""
     return f'"{info.content_hash}"'
 
 
-async def respond(request: Request, info: SegmentInfo) -> Response:
+async def respond(request: Request, info: SegmentInfo, files: Files) -> Response:
     """Answer with a file, or the part of it that was asked for."""
     etag, size = etag_of(info), info.size_bytes
     headers = {
@@ -99,7 +77,7 @@ async def respond(request: Request, info: SegmentInfo) -> Response:
         "Cache-Control": "private, no-cache",
         "Content-Disposition": "inline",
     }
-    handle = await asyncio.to_thread(opened, info)
+    handle = await asyncio.to_thread(files.opened, info)
     if matches(request.headers.get("if-none-match"), etag):
         os.close(handle)
         return Response(status_code=304, headers=headers)
@@ -144,10 +122,3 @@ async def _bytes(file: io.FileIO, span: Span) -> AsyncIterator[bytes]:
             yield piece
     finally:
         file.close()
-
-
-def _name(info: SegmentInfo) -> str:
-    return os.path.basename(info.path)
-
-
-_BINARY = getattr(os, "O_BINARY", 0)

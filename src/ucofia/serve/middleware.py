@@ -11,10 +11,11 @@ import hashlib
 import hmac
 import ipaddress
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,7 +26,7 @@ from ucofia.serve.settings import ServeSettings
 COOKIE = "ucofia"
 SMALL_BODY_BYTES = 64 << 10
 UPLOADS = ("/api/search", "/api/describe")
-OPEN_WITHOUT_TOKEN = ("/", "/docs", "/api/session", "/openapi.json")
+OPEN_WITHOUT_TOKEN = ("/", "/docs", "/api/session", "/openapi.json", "/healthz")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -44,8 +45,10 @@ HEADERS = {
 class Guard:
     """ASGI middleware around everything."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(
+        self, app: ASGIApp, settings: ServeSettings, prefixes: Sequence[str] = ("",)
+    ) -> None:
+        self._app, self._settings, self._prefixes = app, settings, prefixes
         self._hosts = frozenset({"localhost", *(host.lower() for host in settings.hosts)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +58,10 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
+
+        _strip_base(scope, self._settings.base_path)
+        if scope["method"] == "HEAD":
+            send = _without_body(send)
 
         async def safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -71,15 +78,24 @@ class Guard:
     def _checked(self, scope: Scope, receive: Receive) -> "_Body":
         headers = Headers(scope=scope)
         _require_host(headers, self._hosts)
-        _require_same_site(headers, scope)
-        if self._settings.token is not None and not _is_open(scope["path"]):
+        path = self._path_of_index(get_route_path(scope))
+        is_open = path in OPEN_WITHOUT_TOKEN or path.startswith("/assets/")
+        _require_same_site(headers, scope, is_open=is_open)
+        if self._settings.token is not None and not is_open:
             _require_token(headers, self._settings.token)
-        small = scope["path"] not in UPLOADS
+        small = path not in UPLOADS
         most = SMALL_BODY_BYTES if small else self._settings.upload_bytes
         stated = headers.get("content-length", "0")
         if not stated.isdecimal() or int(stated) > most:
             raise RefusedError("too_large", f"the body may have up to {most} bytes")
         return _Body(receive, most, self._settings.upload_seconds)
+
+    def _path_of_index(self, path: str) -> str:
+        """The path without the name of one of several indexes."""
+        for prefix in self._prefixes:
+            if prefix and path.startswith(f"{prefix}/"):
+                return path.removeprefix(prefix)
+        return path
 
     async def _answer(self, scope: Scope, body: "_Body", send: Send) -> None:
         is_started = is_replaced = False
@@ -140,8 +156,24 @@ def cookie_of(token: str) -> str:
     return hmac.new(token.encode(), b"ucofia cookie", hashlib.sha256).hexdigest()
 
 
-def _is_open(path: str) -> bool:
-    return path in OPEN_WITHOUT_TOKEN or path.startswith("/assets/")
+def _strip_base(scope: Scope, base: str) -> None:
+    """Take paths with the base path and without it: some proxies strip it, some do not."""
+    if not base:
+        return
+    path = scope["path"]
+    scope["path"] = path if path == base or path.startswith(f"{base}/") else base + path
+    scope["root_path"] = base
+
+
+def _without_body(send: Send) -> Send:
+    """Answer HEAD as GET, but for the body."""
+
+    async def headers_only(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return headers_only
 
 
 def _require_host(headers: Headers, hosts: Iterable[str]) -> None:
@@ -165,11 +197,11 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _require_same_site(headers: Headers, scope: Scope) -> None:
+def _require_same_site(headers: Headers, scope: Scope, *, is_open: bool) -> None:
     origin = headers.get("origin")
     same = origin is None or urlsplit_host(origin) == headers.get("host", "")
     site = headers.get("sec-fetch-site", "same-origin")
-    is_visit = scope["method"] in ("GET", "HEAD") and _is_open(scope["path"])
+    is_visit = scope["method"] in ("GET", "HEAD") and is_open
     if not same or (site in ("cross-site", "same-site") and not is_visit):
         raise RefusedError("cross_site", "requests from other sites are not answered")
 

@@ -8,14 +8,17 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from ucofia.errors import (
     BusyError,
     EmptyInputError,
+    NoIndexError,
     NotInIndexError,
     RefusedError,
     SettingError,
     UCoFiAError,
+    UnreachableIndexError,
     VideoError,
 )
 
@@ -33,13 +36,17 @@ STATUS = {
     "too_slow": 408,
     "already_running": 409,
     "file_changed": 410,
+    "file_gone": 410,
     "too_large": 413,
     "wrong_type": 415,
     "not_a_range": 416,
     "unreadable_upload": 422,
     "failed": 500,
     "busy": 503,
+    "no_index": 503,
 }
+NO_INDEX_RETRY_SECONDS = 30
+METHODS = ("GET", "HEAD", "POST")  # all that anything here takes
 _CODES = {404: "not_found", 405: "wrong_method", 400: "wrong_body"}
 
 
@@ -53,7 +60,9 @@ class Problem(BaseModel):
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe refusals for OpenAPI: those that every request can meet, and these."""
-    names = {status: code.replace("_", " ") for code, status in STATUS.items()}
+    names: dict[int, str] = {}
+    for code, status in STATUS.items():
+        names[status] = ", or ".join(filter(None, (names.get(status), code.replace("_", " "))))
     everywhere = (400, 401, 403, 422, 500)
     chosen = sorted({*everywhere, *statuses})
     return {status: {"model": Problem, "description": names[status]} for status in chosen}
@@ -84,6 +93,10 @@ def of_error(error: UCoFiAError) -> JSONResponse:
         return response("unreadable_upload", f"the file cannot be used: {error.reason}")
     if isinstance(error, EmptyInputError | SettingError):
         return response("wrong_request", str(error))
+    if isinstance(error, NoIndexError | UnreachableIndexError):
+        logger.warning("the index is not there: %s", error)
+        text = "the index of this server is not there any more, or its disk does not answer"
+        return response("no_index", text, retry=NO_INDEX_RETRY_SECONDS)
     logger.error("a request failed: %s", error)
     return response("failed", str(error))
 
@@ -107,11 +120,26 @@ def install(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
         return response("wrong_request", f"{where}: {first['msg']}")
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "wrong_request")
-        return response(code, str(error.detail), headers=dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if code == "wrong_method":
+            headers["Allow"] = ", ".join(_methods(app, request))
+        return response(code, str(error.detail), headers=headers)
 
     app.add_exception_handler(UCoFiAError, ours)
     app.add_exception_handler(RequestValidationError, wrong)
     app.add_exception_handler(HTTPException, http)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """All methods that some route takes for this address; a router asks only the first."""
+    return [
+        method
+        for method in METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in app.router.routes
+        )
+    ]

@@ -4,18 +4,22 @@ import hashlib
 from importlib import resources
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, FastAPI, Path, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from ucofia.errors import RefusedError
+from ucofia.errors import BusyError, RefusedError
 from ucofia.serve import media, schema, uploads
+from ucofia.serve.answers import nearest_frame
 from ucofia.serve.api import Api
 from ucofia.serve.middleware import COOKIE, cookie_of, is_token
+from ucofia.serve.observe import Metrics
 from ucofia.serve.problems import responses
 from ucofia.serve.settings import ServeSettings
+from ucofia.serve.thumbnails import Size
 
 COOKIE_SECONDS = 30 * 24 * 3600
+DAY_SECONDS = 86400
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -36,6 +40,7 @@ def api_routes(api: Api) -> APIRouter:
     def get(path: str, answer: Any, model: Any, *statuses: int, named: bool = False) -> None:
         described = {**responses(503, *statuses), **(_NOT_MODIFIED if named else {})}
         router.add_api_route(path, answer, response_model=model, responses=described)
+        _add_head(router, path, answer, response_model=model)
 
     def post(path: str, answer: Any, model: Any, body: dict[str, Any]) -> None:
         router.add_api_route(
@@ -54,6 +59,7 @@ def api_routes(api: Api) -> APIRouter:
     get("/describe", api.describe, schema.DescribeAnswer, 404)
     get("/explain", api.explain, schema.ExplainAnswer, 404)
     get("/timeline", api.timeline, schema.TimelineAnswer, 404)
+    get("/examples", api.examples, schema.ExamplesAnswer)
     get("/videos", api.videos, schema.VideosAnswer)
     get("/info", api.info, schema.InfoAnswer)
     router.add_api_route(
@@ -66,41 +72,58 @@ def media_routes(api: Api) -> APIRouter:
     """Videos and pictures, by id."""
     router = APIRouter(prefix="/media")
 
-    @router.head("/{name}", include_in_schema=False)
-    @router.get(
-        "/{name}",
-        response_class=Response,
-        responses={**responses(404, 410, 416), **_PART, **_NOT_MODIFIED},
-    )
     async def video(name: Annotated[schema.Id, Path()], request: Request) -> Response:
         """Send a video of the index, by the id of it or of one of its segments."""
-        return await media.respond(request, api.engine.catalogue.segment(name))
+        return await media.respond(request, api.handle.catalogue.segment(name), api.files)
 
-    @router.get(
-        "/{name}/frames/{frame}",
-        response_class=Response,
-        responses={**responses(404, 503), **_NOT_MODIFIED},
-    )
     async def picture(
         name: Annotated[schema.Id, Path()],
         frame: Annotated[int, Path(ge=0, le=10_000)],
         request: Request,
     ) -> Response:
-        """Send a small picture of one of the frames that the model saw."""
-        info = api.engine.catalogue.segment(name)
-        etag = f'"{info.id}-{frame}"'
-        headers = {"ETag": etag, "Cache-Control": "private, max-age=86400"}
+        """Send a small square picture of one of the frames, as the model saw it."""
+        info = api.handle.catalogue.segment(name)
+        headers = {"ETag": f'"{info.id}-{frame}"', "Cache-Control": _kept(DAY_SECONDS)}
+        if media.matches(request.headers.get("if-none-match"), headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        content = await api.picture(info.id, frame)
+        return Response(content, headers=headers, media_type="image/jpeg")
+
+    async def thumbnail(
+        name: Annotated[schema.Id, Path()],
+        request: Request,
+        second: Annotated[float, Query(ge=0, le=1e6, allow_inf_nan=False)],
+        size: Annotated[Size, Query(description="Short side: 270 or 540 pixels.")] = "small",
+    ) -> Response:
+        """Send a sharp picture near a moment, in the video's own shape.
+
+        Where the file gives none, it is the small square that the index holds.
+        """
+        info = api.handle.catalogue.segment(name)
+        etag = f'"{info.content_hash}-{round(1000 * second)}-{size}"'
+        headers = {"ETag": etag, "Cache-Control": _kept(DAY_SECONDS)}
         if media.matches(request.headers.get("if-none-match"), etag):
             return Response(status_code=304, headers=headers)
-        pictures = await api.reader.pictures(info.id)
-        if frame >= len(pictures):
-            raise RefusedError("not_found", f"segment {info.id!r} has {len(pictures)} frames")
-        return Response(pictures[frame], headers=headers, media_type="image/jpeg")
+        try:
+            content = await api.thumbnail(info, second, size)
+        except BusyError:
+            content = None
+        if content is None:
+            content = await api.picture(info.id, nearest_frame(info, second))
+            headers = {"Cache-Control": "no-store"}  # another time it may do
+        return Response(content, headers=headers, media_type="image/jpeg")
 
+    for path, answer, described in (
+        ("/{name}", video, {**responses(404, 410, 416), **_PART, **_NOT_MODIFIED}),
+        ("/{name}/frames/{frame}", picture, {**responses(404, 503), **_NOT_MODIFIED}),
+        ("/{name}/thumbnail", thumbnail, {**responses(404, 503), **_NOT_MODIFIED}),
+    ):
+        router.add_api_route(path, answer, response_class=Response, responses=described)
+        _add_head(router, path, answer, response_class=Response)
     return router
 
 
-def page_routes() -> APIRouter:
+def page_routes(app: FastAPI) -> APIRouter:
     """The page and its parts, from memory: no path of a request ever meets the disk."""
     router = APIRouter(include_in_schema=False)
     folder = resources.files("ucofia.serve") / "page"
@@ -116,19 +139,62 @@ def page_routes() -> APIRouter:
         kind = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         return Response(files[name], headers=headers, media_type=kind)
 
-    @router.get("/")
     async def page(request: Request) -> Response:
         return sent("index.html", request)
 
-    @router.get("/docs")
     async def docs(request: Request) -> Response:
         return sent("docs.html", request)
 
-    @router.get("/assets/{name}")
     async def asset(name: str, request: Request) -> Response:
         return sent(name, request)
 
+    async def description() -> Response:
+        return JSONResponse(app.openapi())
+
+    for path, answer in (
+        ("/", page),
+        ("/docs", docs),
+        ("/assets/{name}", asset),
+        ("/openapi.json", description),
+    ):
+        router.add_api_route(path, answer, response_class=Response)
+        _add_head(router, path, answer, response_class=Response)
     return router
+
+
+def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSettings) -> APIRouter:
+    """What is about the server and not about one index."""
+    router = APIRouter(include_in_schema=False)
+    first = next(iter(apis))
+
+    async def health() -> Response:
+        """Say whether every index can be read."""
+        for api in apis.values():
+            await api.executors.read.run(api.handle.refresh)
+        return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+
+    async def numbers() -> Response:
+        return Response(metrics.text(), media_type=metrics.content_type)
+
+    async def home() -> Response:
+        return RedirectResponse(f"{settings.base_path}{first}/")
+
+    routes: list[tuple[str, Any]] = [("/healthz", health), ("/metrics", numbers)]
+    if first:  # several indexes, each below its name
+        routes += [("/", home), *((prefix, home_of(settings, prefix)) for prefix in apis)]
+    for path, answer in routes:
+        router.add_api_route(path, answer, response_class=Response)
+        _add_head(router, path, answer, response_class=Response)
+    return router
+
+
+def home_of(settings: ServeSettings, prefix: str) -> Any:
+    """Lead from the name of an index to its page, whose addresses are relative to a folder."""
+
+    async def page() -> Response:
+        return RedirectResponse(f"{settings.base_path}{prefix}/")
+
+    return page
 
 
 def session_route(settings: ServeSettings) -> APIRouter:
@@ -146,8 +212,18 @@ def session_route(settings: ServeSettings) -> APIRouter:
             COOKIE,
             cookie_of(settings.token),
             max_age=COOKIE_SECONDS,
+            path=settings.base_path or "/",
             httponly=True,
             samesite="strict",
         )
 
     return router
+
+
+def _add_head(router: APIRouter, path: str, answer: Any, **options: Any) -> None:
+    """Answer HEAD as GET; the middleware drops the body."""
+    router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False, **options)
+
+
+def _kept(seconds: int) -> str:
+    return f"private, max-age={seconds}"

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from ucofia.index.results.match import Match
 from ucofia.index.search.search import TOP
 
 
@@ -26,7 +27,7 @@ _Plain = AfterValidator(_without_controls)
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), _Plain, AfterValidator(_with_words)
 ]
-Place = Annotated[str, StringConstraints(min_length=1, max_length=4096), _Plain]
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=4096), _Plain]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
@@ -39,12 +40,13 @@ class Page(BaseModel):
 
     top: int = Field(TOP, ge=1, le=TOP_MOST, description="How many hits.")
     offset: int = Field(0, ge=0, le=OFFSET_MOST, description="How many better hits to skip.")
-    under: list[Place] = Field(
+    under: list[PathText] = Field(
         [], max_length=20, description="Only videos in or below these folders, or these files."
     )
     min_seconds: float | None = Field(None, ge=0, description="Only videos at least this long.")
     max_seconds: float | None = Field(None, ge=0, description="Only videos at most this long.")
     since: date | None = Field(None, description="Only files written on this day or later.")
+    until: date | None = Field(None, description="Only files written on this day or earlier.")
 
 
 class TextPage(Page):
@@ -66,6 +68,13 @@ class Moment(BaseModel):
     best_second: float
 
 
+class Place(BaseModel):
+    """A file."""
+
+    video: str
+    path: str
+
+
 class HitOut(BaseModel):
     """One video, and where in it."""
 
@@ -74,7 +83,8 @@ class HitOut(BaseModel):
     path: str
     score: float = Field(description="Compares within one answer only.")
     confidence: float | None = Field(description="Compares everywhere; null without a bank.")
-    is_match: bool | None
+    is_match: bool | None = Field(description="A good match or better.")
+    match: Match | None = Field(description="The confidence in words.")
     levels: dict[str, float]
     start_second: float
     end_second: float
@@ -82,9 +92,12 @@ class HitOut(BaseModel):
     duration_seconds: float
     media: str
     media_type: str
-    poster: str = Field(description="A small picture of the best second.")
+    poster: str = Field(description="A small square of the best second, as the model saw it.")
+    thumbnail: str = Field(description="A sharp picture near the best second, in its own shape.")
     frames: int = Field(description="Pictures at /media/{segment}/frames/0 and on.")
+    frame_seconds: list[float] = Field(description="When these pictures are seen.")
     moments: list[Moment]
+    copies: list[Place] = Field(description="Other files with the same content.")
 
 
 class VideoOut(BaseModel):
@@ -98,7 +111,10 @@ class VideoOut(BaseModel):
     media: str
     media_type: str
     poster: str
+    thumbnail: str
     frames: int
+    frame_seconds: list[float]
+    copies: list[Place]
 
 
 class VideosAnswer(BaseModel):
@@ -117,6 +133,7 @@ class SearchAnswer(BaseModel):
     offset: int
     next_offset: int | None = Field(description="Ask with this offset for more; null at the end.")
     was_cut: bool = Field(description="The text is longer than the model reads.")
+    gone: int = Field(description="Better hits that were left out: their files are not there.")
     seconds: float = Field(description="What the answer cost, without waiting.")
 
 
@@ -183,6 +200,8 @@ class ExplainAnswer(BaseModel):
     start_second: float
     end_second: float
     score: float
+    confidence: float | None
+    match: Match | None
     levels: list[LevelOut]
     frames: list[FrameOut]
     words: list[WordOut]
@@ -206,6 +225,7 @@ class Stretch(BaseModel):
     score: float
     confidence: float | None
     is_match: bool | None
+    match: Match | None
 
 
 class TimelineAnswer(BaseModel):
@@ -214,6 +234,8 @@ class TimelineAnswer(BaseModel):
     video: str
     duration_seconds: float
     points: list[Point]
+    low: float = Field(description="Similarity of an ordinary moment of this index.")
+    high: float = Field(description="Similarity of the best moment of this index.")
     segments: list[Stretch]
 
 
@@ -222,6 +244,33 @@ class Folder(BaseModel):
 
     path: str
     videos: int
+
+
+class Year(BaseModel):
+    """A year in which files were written."""
+
+    year: int
+    videos: int
+
+
+class OtherIndex(BaseModel):
+    """Another index of this server."""
+
+    name: str
+    page: str
+
+
+class Example(BaseModel):
+    """A text that fits one of the videos."""
+
+    text: str
+    poster: str
+
+
+class ExamplesAnswer(BaseModel):
+    """Texts to begin with, drawn from the videos of the index."""
+
+    examples: list[Example]
 
 
 class JobOut(BaseModel):
@@ -248,16 +297,20 @@ class InfoAnswer(BaseModel):
     has_confidence: bool
     is_being_written: bool = Field(description="A process is adding to the index now.")
     can_index: bool
+    index_folders: list[str] = Field(description="Videos below these may be added from here.")
     waiting: int = Field(description="Requests before the model.")
     job: JobOut | None
     folders: list[Folder]
+    years: list[Year]
+    revision: int = Field(description="Changes when the index does.")
+    indexes: list[OtherIndex]
     version: str = Field(description="Of this package.")
 
 
 class IndexRequest(BaseModel):
     """Files or folders to add; by default all folders that may be added."""
 
-    paths: list[Place] = Field([], max_length=100)
+    paths: list[PathText] = Field([], max_length=100)
 
 
 class SessionRequest(BaseModel):

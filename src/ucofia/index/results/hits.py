@@ -60,13 +60,16 @@ class Filters:
     min_seconds: float | None = None  # of the whole video
     max_seconds: float | None = None
     since: datetime | None = None  # the file was written then or later
+    until: datetime | None = None  # the file was written before then
 
     def rows(self, collection: Collection) -> Array | None:
         """List the rows that pass, or None for all."""
-        if not self.under and (self.min_seconds, self.max_seconds, self.since) == (None,) * 3:
+        times = (self.min_seconds, self.max_seconds, self.since, self.until)
+        if not self.under and times == (None,) * 4:
             return None
         places = [place_of(place) for place in self.under]
         earliest = self.since.timestamp() * 1e9 if self.since else None
+        latest = self.until.timestamp() * 1e9 if self.until else None
         passed = [
             row
             for row, segment in enumerate(collection.segments)
@@ -74,6 +77,7 @@ class Filters:
             and (self.min_seconds is None or segment.duration_seconds >= self.min_seconds)
             and (self.max_seconds is None or segment.duration_seconds <= self.max_seconds)
             and (earliest is None or segment.mtime_ns >= earliest)
+            and (latest is None or segment.mtime_ns < latest)
         ]
         return np.array(passed, dtype=np.int64)
 

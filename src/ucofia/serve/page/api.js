@@ -1,4 +1,4 @@
-// Requests to the server, and one kind of error for everything that can go wrong with them.
+// Requests to the server, by addresses relative to the page, and one kind of error for everything that can go wrong with them.
 
 export class Problem extends Error {
   constructor(code, message, retry) {
@@ -26,7 +26,7 @@ export async function request(path, { signal, onbusy, ...options } = {}) {
     }
     if (response.ok) return response.status === 204 ? null : response.json();
     const said = await response.json().catch(() => ({}));
-    if (said.code === "token_needed" && askToken && path !== "/api/session") {
+    if (said.code === "token_needed" && askToken && path !== "api/session") {
       await askToken();
       continue;
     }

@@ -1,76 +1,39 @@
-// One hit as a card whose picture plays around the matched moment.
+// One video as a card: its picture, what it is called, which moment, and how sure that is.
 
-import { clock, fileName, folderName, isCalm, make, percent } from "./dom.js";
+import { clock, isCalm, make, sentence, title } from "./dom.js";
 
 const BEFORE = 1.5; // seconds that play before and after the best one
 const AFTER = 3;
 const FLIP_MS = 450;
-const UNLIKELY = 0.3; // confidence below which a hit is shown pale
 
-// Plays what is in view, and only that: a page of videos must not exhaust a laptop.
-const inView = new IntersectionObserver((entries) => {
+// The sharp picture is asked for when its card comes near the screen; until then, and where there
+// is none, the small one of the index stands in.
+const nearby = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    if (isIntersecting && !isCalm()) target.play?.();
-    else target.rest?.();
+    if (!isIntersecting) continue;
+    nearby.unobserve(target);
+    target.sharpen();
   }
-}, { threshold: 0.6 });
+}, { rootMargin: "300px" });
 
-export function levelBars(levels, range) {
-  const rows = [];
-  for (const [name, value] of Object.entries(levels)) {
-    const [low, high] = range[name];
-    const share = high > low ? (value - low) / (high - low) : 1;
-    const bar = make("i", { class: name, style: { width: `${Math.max(3, 100 * Math.min(1, share))}%` } });
-    rows.push(make("span", {}, name), make("div", {}, bar), make("span", {}, value.toFixed(2)));
-  }
-  const said = Object.entries(levels).map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
-  return make("div", { class: "levels", role: "img", "aria-label": `levels: ${said}` }, ...rows);
+
+export function matchWord(hit) {
+  if (!hit.match) return null;
+  return make("span", { class: `word-match ${hit.match.replace(" ", "-")}` }, sentence(hit.match));
 }
 
-// Bars compare the hits of one answer: scores mean nothing across queries.
-export function levelRange(hits) {
-  const range = {};
-  for (const name of Object.keys(hits[0]?.levels ?? {})) {
-    const values = hits.map((hit) => hit.levels[name]);
-    const [low, high] = [Math.min(...values), Math.max(...values)];
-    range[name] = [low - 0.2 * (high - low), high];
-  }
-  return range;
-}
-
-const isUnlikely = (hit) => hit.is_match === false && hit.confidence < UNLIKELY;
-
-export function sureBadge(hit) {
-  if (hit.confidence === null) return make("span", { class: "badge sure", title: "score" }, hit.score.toFixed(2));
-  const kind = hit.is_match ? "yes" : isUnlikely(hit) ? "no" : "perhaps";
-  const text = `${percent(hit.confidence)}${hit.is_match ? " sure" : ", no match"}`;
-  return make("span", { class: `badge sure ${kind}`, title: "chance that this is a match" }, text);
-}
-
-function whereStrip(hit) {
-  const whole = hit.duration_seconds || 1;
-  const mark = (moment, kind) => make("b", {
-    class: kind,
-    style: {
-      left: `${(100 * moment.start_second) / whole}%`,
-      width: `${(100 * (moment.end_second - moment.start_second)) / whole}%`,
-    },
-  });
-  const isWhole = hit.end_second - hit.start_second > 0.95 * whole;
-  const best = { start_second: hit.best_second, end_second: hit.best_second + 0.02 * whole };
-  const others = hit.moments.slice(0, 3).map((moment) => mark(moment, "also"));
-  return make("div", { class: "where" }, ...others, mark(isWhole ? best : hit, ""));
-}
-
-// The picture: a still frame first, the video over it as soon as it plays. Where the browser
-// cannot play the file, the frames that the model saw are shown one after another.
-export function player(hit) {
-  const still = make("img", { src: hit.poster, alt: "", loading: "lazy", decoding: "async" });
-  const thumb = make("div", { class: "thumb" }, still);
+// A still picture that plays while somebody points at it. Where the browser cannot play the file,
+// the frames that the model saw are shown one after another.
+export function picture(hit) {
+  const behind = make("img", { class: "behind", src: hit.poster, alt: "", loading: "lazy", decoding: "async" });
+  const still = make("img", { class: "still", alt: "", decoding: "async" });
+  const thumb = make("div", { class: "thumb" }, behind, still);
+  thumb.sharpen = () => { still.src = hit.thumbnail; };
+  still.addEventListener("load", () => thumb.classList.add("sharp"));
+  nearby.observe(thumb);
   if (hit.media_type === "image/gif") {
     thumb.play = () => { still.src = hit.media; };
-    thumb.rest = () => { still.src = hit.poster; };
-    inView.observe(thumb);
+    thumb.rest = () => { still.src = hit.thumbnail; };
     return thumb;
   }
   // Not beyond the stretch that matched: what comes next may be something else.
@@ -82,10 +45,11 @@ export function player(hit) {
     let frame = 0;
     flipping ??= setInterval(() => {
       frame = (frame + 1) % Math.max(1, hit.frames);
-      still.src = `/media/${hit.segment}/frames/${frame}`;
+      still.src = hit.poster.replace(/\d+$/, frame);
     }, FLIP_MS);
   };
   thumb.play = () => {
+    if (isCalm()) return;
     if (thumb.cannot) { flip(); return; }
     if (!video) {
       video = make("video", { muted: true, playsInline: true, preload: "auto", tabIndex: -1, disableRemotePlayback: true, "aria-hidden": "true" });
@@ -99,8 +63,7 @@ export function player(hit) {
     video.play().catch(() => {});
   };
   thumb.rest = () => {
-    clearInterval(flipping);
-    flipping = null;
+    if (flipping) { clearInterval(flipping); flipping = null; still.src = hit.thumbnail; }
     if (!video) return;
     video.pause();
     video.removeAttribute("src"); // lets the browser drop the connection and the decoder
@@ -108,30 +71,17 @@ export function player(hit) {
     video.remove();
     video = null;
   };
-  inView.observe(thumb);
   return thumb;
 }
 
-export function card(hit, rank, range, { href, open, why, similar }) {
-  const thumb = player(hit);
-  thumb.append(
-    make("span", { class: "badge rank" }, `${rank}`),
-    sureBadge(hit),
-    make("span", { class: "badge at" }, `${clock(hit.best_second)} / ${clock(hit.duration_seconds)}`),
-    whereStrip(hit),
-  );
-  return box(hit, thumb, `${fileName(hit.path)}, best at ${clock(hit.best_second)}`, href, open, levelBars(hit.levels, range), [["Why", why], ["Similar", similar]]);
-}
-
-// A video that nobody asked for: no score, no bars.
-export function plainCard(video, { href, open, similar }) {
-  const thumb = player(video);
-  thumb.append(make("span", { class: "badge at" }, clock(video.duration_seconds)));
-  return box(video, thumb, fileName(video.path), href, open, null, [["Similar", similar]]);
-}
-
-function box(hit, thumb, label, href, open, bars, actions) {
-  const name = fileName(hit.path);
+// A hit with its word and moment, or a video that nobody asked for with neither.
+export function card(hit, { href, open }) {
+  const thumb = picture(hit);
+  const isLong = hit.duration_seconds >= 1;
+  const isHit = hit.score !== undefined;
+  if (isLong) thumb.append(make("span", { class: "badge" }, clock(hit.duration_seconds)));
+  const moment = isHit && isLong ? `at ${clock(hit.best_second)}` : "";
+  const label = [title(hit.path), hit.match, moment].filter(Boolean).join(", ");
   const link = make("a", {
     href, "aria-label": label,
     onclick: (event) => {
@@ -139,18 +89,18 @@ function box(hit, thumb, label, href, open, bars, actions) {
       event.preventDefault();
       open(hit);
     },
-  }, name);
-  const action = (label, does) => make("button", { type: "button", class: "plain", "aria-label": `${label}: ${name}`, onclick: () => does(hit) }, label);
+  }, title(hit.path));
+  const places = hit.copies?.length ? `in ${hit.copies.length + 1} places` : "";
+  const facts = [matchWord(hit), moment, places].filter(Boolean);
   const article = make("article", {
-    class: `card${isUnlikely(hit) ? " unlikely" : ""}`,
-    onmouseenter: () => thumb.play(), onfocusin: () => thumb.play(),
+    class: "card",
+    onmouseenter: () => thumb.play(), onmouseleave: () => thumb.rest(),
+    onfocusin: () => thumb.play(), onfocusout: () => thumb.rest(),
   },
   thumb,
   make("div", { class: "body" },
     make("h3", { title: hit.path }, link),
-    make("p", { class: "folder", title: hit.path }, make("bdi", {}, folderName(hit.path))),
-    bars,
-    make("div", { class: "do" }, ...actions.filter(([, does]) => does).map(([title, does]) => action(title, does)))));
+    make("p", { class: "facts" }, ...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])))));
   article.hit = hit;
   return make("li", {}, article);
 }

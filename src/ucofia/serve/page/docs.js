@@ -20,14 +20,15 @@ function trial(path, operation) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const query = new URLSearchParams(inputs.filter((input) => input.value).map((input) => [input.name, input.value]));
-    const response = await fetch(`${path}?${query}`);
+    const response = await fetch(`${base}${path}?${query}`);
     output.hidden = false;
     output.textContent = `${response.status}\n${JSON.stringify(await response.json(), null, 2)}`;
   });
   return [form, output];
 }
 
-const described = await (await fetch("/openapi.json")).json();
+const described = await (await fetch("openapi.json")).json();
+const base = described.servers?.[0]?.url ?? ""; // behind a proxy
 for (const [path, methods] of Object.entries(described.paths)) {
   for (const [method, operation] of Object.entries(methods)) {
     const bodies = Object.keys(operation.requestBody?.content ?? {});
@@ -36,6 +37,6 @@ for (const [path, methods] of Object.entries(described.paths)) {
       parameters(operation),
       bodies.length ? make("p", {}, `Body: ${bodies.join(", ")}`) : null,
       make("p", {}, `Answers: ${Object.keys(operation.responses).join(", ")}`),
-      ...(method === "get" && path.startsWith("/api/") ? trial(path, operation) : [])));
+      ...(method === "get" && path.includes("/api/") ? trial(path, operation) : [])));
   }
 }

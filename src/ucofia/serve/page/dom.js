@@ -24,6 +24,15 @@ export function svg(tag, props = {}, ...children) {
   return element;
 }
 
+const PATHS = {
+  back: ["m14 5-7 7 7 7"], next: ["m10 5 7 7-7 7"], close: ["m6 6 12 12M18 6 6 18"],
+  why: ["M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z", "M9.6 9.4a2.5 2.5 0 1 1 3.4 2.5c-.7.3-1 .8-1 1.6", "M12 16.6v.1"],
+  similar: ["M4 4h9v9H4z", "M11 17v3h9v-9h-3"], save: ["M12 4v11m-4-4 4 4 4-4", "M5 19h14"],
+  play: ["M8 5v14l11-7z"], pause: ["M8 5v14M16 5v14"], copies: ["M8 8h12v12H8z", "M4 16V4h12"],
+};
+
+export const icon = (name) => svg("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" }, ...PATHS[name].map((d) => svg("path", { d })));
+
 export function clock(second) {
   const whole = Math.max(0, Math.floor(second));
   const [hours, minutes, seconds] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
@@ -44,8 +53,12 @@ export function bytes(n) {
   return `${n.toFixed(n < 10 && at ? 1 : 0)} ${units[at]}`;
 }
 
-export const percent = (share) => `${Math.round(share * 100)} %`;
+// Never quite sure, and never quite hopeless.
+export const percent = (share) => `${Math.min(99, Math.max(1, Math.round(share * 100)))} %`;
+export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 export const fileName = (path) => path.split(/[\\/]/).pop();
+// A file's name as a title: no suffix, spaces for what stands for spaces.
+export const title = (path) => fileName(path).replace(/\.[^.]{1,5}$/, "").replace(/[_]+/g, " ").trim() || fileName(path);
 export const folderName = (path) => path.slice(0, path.length - fileName(path).length - 1) || "/";
 export const plural = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 export const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -1,4 +1,4 @@
-"""Names for what an index holds, so that no path ever comes from outside.
+"""What an index holds, by id, so that no path ever comes from outside.
 
 A request names a segment or a video by its id; only ids of the newest version that was seen lead
 to a file. Built once per version, then only read.
@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from ucofia.errors import RefusedError
 from ucofia.index.search.collection import SegmentInfo
@@ -23,8 +24,10 @@ class Catalogue:
     version: int  # counts the versions this server has seen
     segments: Mapping[str, SegmentInfo]
     videos: Mapping[str, Sequence[SegmentInfo]]  # in their order in time
-    newest: Sequence[str]  # ids of all videos, those written last first
+    contents: Mapping[str, Sequence[str]]  # content hash -> ids of the videos with this content
+    newest: Sequence[str]  # ids, one per content, those written last first
     folders: Sequence[tuple[str, int]]  # with their number of videos, including those below
+    years: Sequence[tuple[int, int]]  # in which files were written, with their number
 
     def video(self, name: str) -> Sequence[SegmentInfo]:
         """Find a video by its id or that of one of its segments."""
@@ -40,8 +43,18 @@ class Catalogue:
             return self.segments[name]
         return self.video(name)[0]
 
+    def copies(self, info: SegmentInfo) -> list[SegmentInfo]:
+        """List the same stretch in every file with the same content, the given one first."""
+        others = [
+            part
+            for name in self.contents.get(info.content_hash, ())
+            for part in self.videos[name]
+            if part.number == info.number and part.path != info.path
+        ]
+        return [info, *others]
 
-EMPTY = Catalogue(0, {}, {}, (), ())
+
+EMPTY = Catalogue(0, {}, {}, {}, (), (), ())
 
 
 def catalogue(infos: Iterable[SegmentInfo], version: int) -> Catalogue:
@@ -54,14 +67,29 @@ def catalogue(infos: Iterable[SegmentInfo], version: int) -> Catalogue:
     for parts in videos.values():
         parts.sort(key=lambda info: info.number)
     newest = sorted(videos, key=lambda name: (-videos[name][0].mtime_ns, videos[name][0].path))
-    folders = _folders(parts[0].path for parts in videos.values())
-    return Catalogue(version, segments, videos, newest, folders)
+    contents: dict[str, list[str]] = {}
+    for name in newest:
+        contents.setdefault(videos[name][0].content_hash or name, []).append(name)
+    return Catalogue(
+        version,
+        segments,
+        videos,
+        contents,
+        newest=[names[0] for names in contents.values()],
+        folders=_folders(parts[0].path for parts in videos.values()),
+        years=_years(parts[0].mtime_ns for parts in videos.values()),
+    )
 
 
 def video_id(info: SegmentInfo) -> str:
     """Name a video; the same file at the same place gives the same name."""
     parts = ("video", info.path, info.content_hash)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def is_there(path: str) -> bool:
+    """Tell whether a file is still at its place; of object stores nobody asks."""
+    return "://" in path or os.path.exists(path)
 
 
 def _folders(paths: Iterable[str]) -> list[tuple[str, int]]:
@@ -76,3 +104,8 @@ def _folders(paths: Iterable[str]) -> list[tuple[str, int]]:
             counts[folder] += number
             folder = os.path.dirname(folder)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FOLDERS_LISTED]
+
+
+def _years(times_ns: Iterable[int]) -> list[tuple[int, int]]:
+    counts = Counter(datetime.fromtimestamp(time_ns / 1e9).year for time_ns in times_ns)
+    return sorted(counts.items(), reverse=True)

@@ -1,8 +1,8 @@
-"""One thread that does the heavy work, and a queue before it that is never long.
+"""One thread for heavy work behind a bounded queue: back-pressure instead of endless waiting.
 
 Searching is computing, and a machine computes no faster when more people ask at once. So requests
-take turns, and when too many wait the next one is told when to come back, instead of everybody
-waiting for ever. The event loop never computes. Knows nothing of what the work is.
+queue, and when the queue is full the next one is told when to come back (503, Retry-After). The
+event loop never computes. Knows nothing of what the work is.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ T = TypeVar("T")
 _MEMORY = 0.9  # of the running mean of seconds per job
 
 
-class Worker:
-    """A thread with a bounded queue."""
+class BoundedExecutor:
+    """One thread behind a bounded queue."""
 
     def __init__(
         self, name: str, *, waiting: int, start: Callable[[], object] | None = None

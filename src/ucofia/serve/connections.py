@@ -1,0 +1,98 @@
+"""Connections that ask nothing cannot close the server to those that do.
+
+A connection must bring the head of its request in time, and there are only so many, in all and
+from one address. At the limit the one goes that has kept the server waiting longest: it sent no
+whole request, or does not read its answer. So whoever asks properly always gets in.
+"""
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ucofia.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+_ages = itertools.count()
+
+
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 with a time limit for heads and a bounded number of connections."""
+
+    limits = ServeSettings()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.age = next(_ages)
+        self._head_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count a connection, and make room for it where there are too many."""
+        super().connection_made(transport)
+        self._watch_head()
+        address = self.client[0] if self.client else None
+        everybody = [one for one in self.connections if isinstance(one, LimitedProtocol)]
+        neighbours = [one for one in everybody if one.client and one.client[0] == address]
+        if len(neighbours) > self.limits.connections_per_address:
+            _make_room(neighbours, newcomer=self)
+        elif len(everybody) > self.limits.connections:
+            _make_room(everybody, newcomer=self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take some bytes; the clock of a head runs from its first byte, not from its last."""
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; from now on uvicorn's own keep-alive clock runs."""
+        self._stop_clock()
+        super().on_response_complete()
+
+    @property
+    def keeps_waiting(self) -> int:
+        """How little the connection does for itself: 0 for one that is being answered."""
+        if not self.is_asking:
+            return 3
+        if self.cycle.more_body:
+            return 2
+        return 1 if self.flow.write_paused else 0
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request's head has come and its answer is not yet complete."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch_head(self) -> None:
+        if self.is_asking:
+            self._stop_clock()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.header_seconds, self._too_late)
+
+    def _stop_clock(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_late(self) -> None:
+        self._head_timer = None
+        if not self.is_asking and not self.transport.is_closing():
+            self.transport.abort()
+
+
+def _make_room(connections: list[LimitedProtocol], newcomer: LimitedProtocol) -> None:
+    others = [one for one in connections if one is not newcomer and not one.transport.is_closing()]
+    worst = max(others, key=lambda one: (one.keeps_waiting, -one.age))
+    (worst if worst.keeps_waiting else newcomer).transport.abort()
+
+
+def protocol(settings: ServeSettings) -> type[LimitedProtocol]:
+    """Make the protocol of a server with its limits; uvicorn takes it as `http`."""
+    return type("Protocol", (LimitedProtocol,), {"limits": settings})

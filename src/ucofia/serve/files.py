@@ -1,0 +1,93 @@
+"""Which files may be read: those that were indexed, where they were, and no other by a link.
+
+A file is opened first and looked at afterwards, through the open handle, so that nobody can swap
+it in between. If size or time differ from what the index remembers it is another file. A file
+below a folder to which videos may be added from outside must really lie there: whoever can put a
+link into such a folder must not read what the link leads to. Device and inode are remembered from
+the first time on.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from ucofia.errors import RefusedError, UnreadableVideoError
+from ucofia.index.discover import content_hash, is_below, place_of
+from ucofia.index.search.collection import SegmentInfo
+
+_BINARY = getattr(os, "O_BINARY", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the place of a file must not hold us up
+
+
+class Files:
+    """The doors to files of an index."""
+
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
+        self.folders = tuple(place_of(folder) for folder in folders)
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def is_inside(self, path: str) -> bool:
+        """Tell whether a path leads, links resolved, to a place below one of the folders."""
+        return is_below(os.path.realpath(path), map(os.path.realpath, self.folders))
+
+    def opened(self, info: SegmentInfo) -> int:
+        """Open the file of a segment if it is the file that was indexed; the caller closes it."""
+        name = os.path.basename(info.path)
+        try:
+            handle = os.open(info.path, os.O_RDONLY | _NONBLOCK | _BINARY)
+        except (OSError, ValueError) as error:
+            code = "file_gone" if isinstance(error, FileNotFoundError) else "file_changed"
+            raise RefusedError(code, f"{name} cannot be opened any more") from error
+        try:
+            self._require_same(info, handle)
+        except RefusedError:
+            os.close(handle)
+            raise
+        return handle
+
+    def is_same(self, info: SegmentInfo) -> bool:
+        """Tell whether the file of a segment is there and the one that was indexed."""
+        try:
+            os.close(self.opened(info))
+        except RefusedError:
+            return False
+        return True
+
+    def _require_same(self, info: SegmentInfo, handle: int) -> None:
+        name, found = os.path.basename(info.path), os.fstat(handle)
+        known = (info.size_bytes, info.mtime_ns)
+        if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != known:
+            text = f"{name} has changed since it was indexed; run ucofia index again"
+            raise RefusedError("file_changed", text)
+        identity = (found.st_dev, found.st_ino)
+        if is_below(info.path, self.folders) and not self._lies_inside(info.path, identity):
+            raise RefusedError("file_changed", f"{name} is a link that leads out of its folder")
+        key = (info.path, info.content_hash)
+        with self._lock:
+            is_known = self._seen.setdefault(key, identity) == identity
+        if not is_known:
+            # Another file of the same size and time: a copy that was put back, or a trap.
+            if not _has_content(handle, info.content_hash):
+                raise RefusedError("file_changed", f"{name} is another file than was indexed")
+            with self._lock:
+                self._seen[key] = identity
+
+    def _lies_inside(self, path: str, identity: tuple[int, int]) -> bool:
+        """Tell whether the open file is the one that really lies below the folders."""
+        try:
+            real = os.path.realpath(path)
+            found = os.lstat(real)
+        except OSError:
+            return False
+        is_open = (found.st_dev, found.st_ino) == identity
+        return is_open and is_below(real, map(os.path.realpath, self.folders))
+
+
+def _has_content(handle: int, expected: str) -> bool:
+    try:
+        return content_hash(f"/dev/fd/{handle}") == expected
+    except (OSError, UnreadableVideoError):  # a system without such names: better refused
+        return False

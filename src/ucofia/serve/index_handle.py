@@ -1,0 +1,106 @@
+"""The one handle on an index that all threads of a server share.
+
+Searches, facts and pictures come from one open index. Whoever needs answers that belong together
+takes a `View`; a lock keeps two threads from looking for a newer version at the same time.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from ucofia.errors import DamagedIndexError, NoIndexError, RefusedError
+from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.bank import Bank
+from ucofia.index.index import Index
+from ucofia.index.results.explain import Explanation
+from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage import store
+from ucofia.index.storage.location import is_being_written
+from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
+
+PICTURES_KEPT = 512  # segments
+INFO_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class View:
+    """One version of an index, and what it holds by id."""
+
+    snapshot: Snapshot
+    catalogue: Catalogue
+
+
+class IndexHandle:
+    """An open index, its newest version, and a few of its small pictures."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._lock = threading.RLock()
+        self._view: View | None = None
+        self._pictures: OrderedDict[str, tuple[bytes, ...]] = OrderedDict()
+        self._info: dict[str, Any] = {}
+        self._info_at = -INFO_SECONDS
+        self._info_version = -1
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What the version held that was seen last; nobody waits for it."""
+        view = self._view
+        return EMPTY if view is None else view.catalogue
+
+    def refresh(self) -> View:
+        """Look at the newest version."""
+        with self._lock:
+            snapshot = self._newest()
+            held = self._view
+            if held is None or held.snapshot.state is not snapshot.state:
+                version = self.catalogue.version + 1
+                segments = snapshot.collection.segments
+                self._view = View(snapshot, catalogue(segments, version))
+            else:
+                self._view = View(snapshot, held.catalogue)
+            return self._view
+
+    def pictures(self, segment: str) -> tuple[bytes, ...]:
+        """Return the pictures of a segment's frames as JPEG, as the model saw them."""
+        known = self._pictures.get(segment)
+        if known is not None:
+            return known
+        with self._lock:
+            view = self._view or self.refresh()
+            row = view.snapshot.store.row(segment)
+            if row is None:
+                raise RefusedError("not_found", f"there is no segment {segment!r} in this index")
+            self._pictures[segment] = row.thumbnails
+            while len(self._pictures) > PICTURES_KEPT:
+                self._pictures.popitem(last=False)
+            return row.thumbnails
+
+    def explain(self, view: View, text: str, segment: str) -> Explanation:
+        """Say why a segment of a version got its score; reads its row, so nobody else may."""
+        with self._lock:
+            return view.snapshot.explain(text, segment)
+
+    def bank(self) -> Bank | None:
+        """The texts that the index is balanced against, and how well each fits something here."""
+        with self._lock:
+            return banks.read(self.refresh().snapshot.store)
+
+    def info(self) -> dict[str, Any]:
+        """Say what the newest version holds; what is costly to count, only now and then."""
+        with self._lock:
+            version, now = self.refresh().catalogue.version, time.monotonic()
+            if version != self._info_version or now - self._info_at >= INFO_SECONDS:
+                self._info = self.index.info()
+                self._info_at, self._info_version = now, version
+        return {**self._info, "is_being_written": is_being_written(self.index.path)}
+
+    def _newest(self) -> Snapshot:
+        try:
+            return self.index.newest()
+        except DamagedIndexError as error:
+            if store.exists(self.index.path):
+                raise
+            raise NoIndexError(self.index.path) from error
