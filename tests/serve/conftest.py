@@ -21,6 +21,15 @@ from ucofia.serve.app import create_app
 BANK = [f"{a} {b}" for a, b in itertools.product([*COLOURS, "thing"], repeat=2)]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep thumbnails out of the folder of whoever runs the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ucofia.serve.api.cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("videos")

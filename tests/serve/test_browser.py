@@ -67,7 +67,7 @@ def visit(chrome: Any, site: str) -> Iterator[Callable[..., Page]]:
 
     def opened(path: str = "/", *, at: str = site, **options: Any) -> Page:
         context = chrome.new_context(**options)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(90_000)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))

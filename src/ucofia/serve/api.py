@@ -20,6 +20,7 @@ from ucofia.errors import BusyError, RefusedError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
 from ucofia.index.search.collection import SegmentInfo
+from ucofia.package_files import cache_folder
 from ucofia.serve import answers, media, schema, uploads
 from ucofia.serve.catalogue import Catalogue
 from ucofia.serve.engine import Engine
@@ -28,7 +29,7 @@ from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
 from ucofia.serve.jobs import Jobs
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.thumbnails import Size, Thumbnails, default_folder
+from ucofia.serve.thumbnails import Size, Thumbnails
 from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class Api:
         self.engine = Engine(self.handle, executors.score)
         self.files = Files(settings.index_folders)
         self.jobs = Jobs(index, self.files)
-        folder = settings.thumbnails or default_folder()
+        folder = settings.thumbnails or cache_folder() / "thumbnails"
         self.thumbnails = Thumbnails(self.files, folder, disk_bytes=settings.thumbnail_bytes)
         self.write = answers.Writer(settings.base_path + prefix)
         self.others: list[schema.OtherIndex] = []

@@ -17,6 +17,7 @@ from ucofia.serve import problems, routes, schema
 from ucofia.serve.api import DECODING_MAY_WAIT, Api, Executors
 from ucofia.serve.engine import one_thread
 from ucofia.serve.executor import BoundedExecutor
+from ucofia.serve.memory import release_weights
 from ucofia.serve.middleware import Guard
 from ucofia.serve.observe import Metrics, Observe
 from ucofia.serve.settings import ServeSettings
@@ -54,6 +55,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for api in apis.values():  # before anybody waits for it
             await executors.score.run(api.engine.refresh)
+        await asyncio.to_thread(release_weights)
         yield
         await asyncio.to_thread(close)
 

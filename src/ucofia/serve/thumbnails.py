@@ -7,7 +7,6 @@ to a size. Where a file cannot be decoded the caller shows the small pictures of
 import contextlib
 import io
 import logging
-import os
 import queue
 import threading
 from collections import OrderedDict
@@ -211,12 +210,6 @@ class _Disk:
             file.unlink(missing_ok=True)
             left -= size
         return left
-
-
-def default_folder() -> Path:
-    """Where people's programs keep what they can make again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "ucofia", "thumbnails")
 
 
 def _request(task: _Task) -> Request:

@@ -12,6 +12,7 @@ let search = () => {};
 let watching = null;
 let hooks = {};
 let last = null;
+let suggested = null; // the revision that examples were drawn from
 
 export function show(searchFor) {
   search = searchFor;
@@ -58,10 +59,10 @@ async function look() {
     last = info;
     const isWorking = info.is_being_written || info.job?.state === "running";
     if (isWorking) wait = WORKING_MS;
-    hooks.oninfo(info);
     showInfo(info, isWorking);
-    if (!before || before.revision !== info.revision) showExamples();
-    if (before && before.revision !== info.revision) hooks.onchange();
+    // Suggestions cost some searches, so not after every video that comes in.
+    if (suggested === null || (suggested !== info.revision && !isWorking)) { suggested = info.revision; showExamples(); }
+    hooks.oninfo(info, before !== null && before.revision !== info.revision);
   } catch (error) {
     $("status").className = "status broken";
     $("status").lastElementChild.textContent = error.code === "offline" ? "No server" : "Trouble";

@@ -293,10 +293,16 @@ async function start() {
     await sendJson("api/session", { token: given }).catch(() => {});
     history.replaceState({}, "", location.pathname + location.search);
   }
+  let isStale = false;
   home.watch({
-    oninfo: (info) => { shown.info = info; filters.offer(info, state); },
-    // New videos show up by themselves, unless somebody is in the middle of something.
-    onchange: () => { if (!$("viewer").open && scrollY < 300 && !example && document.activeElement !== $("q")) show(); else if (document.body.dataset.view === "home" && !$("viewer").open) show(); },
+    oninfo: (info, hasChanged) => {
+      shown.info = info;
+      filters.offer(info, state);
+      isStale ||= hasChanged;
+      // New videos show up by themselves, as soon as nobody is in the middle of something.
+      const isBusy = $("viewer").open || example || scrollY > 300 || $("q").value.trim() !== state.q.trim();
+      if (isStale && !isBusy) { isStale = false; show(); }
+    },
   });
   show();
 }
