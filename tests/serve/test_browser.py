@@ -117,7 +117,7 @@ def test_a_card_has_a_sharp_picture_and_plays_when_pointed_at(visit: Callable[..
     size = "(image) => [image.naturalWidth, image.naturalHeight]"
     assert page.eval_on_selector(".card .still", size) == [480, 270]
     assert page.locator(".card video").count() == 0
-    page.hover(".card .thumb")
+    page.hover(".card h3 a")
     page.wait_for_function("() => document.querySelector('.card video.on')?.currentTime > 2")
 
 
@@ -251,13 +251,13 @@ def test_a_busy_server_is_asked_again_by_itself(visit: Callable[..., Page]) -> N
             return
         busy.append(True)
         route.fulfill(
-            status=503, json={"code": "busy", "message": "busy", "retry_after_seconds": 1}
+            status=503, json={"code": "busy", "message": "busy", "retry_after_seconds": 4}
         )
 
     page.route("**/api/search?*", once)
     page.fill("#q", QUERY)
     page.press("#q", "Enter")
-    page.wait_for_selector("#summary:has-text('busy; trying again in 1 second')")
+    page.wait_for_selector("#summary:has-text('busy; trying again in 4 seconds')")
     page.wait_for_selector(".card .facts")
 
 
