@@ -33,3 +33,27 @@ def test_the_file_tree_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "tree.py"), "--check"]
     done = subprocess.run(command, check=False)
     assert done.returncode == 0, "run: python scripts/tree.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    files = set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*\.py)`", text))
+    modules = {name.replace(".", "/") for name in re.findall(r"ucofia(?:\.[a-z_0-9]+){2,}", text)}
+    missing = [file for file in files if not _is_somewhere(file)]
+    missing += [
+        module
+        for module in modules
+        if not any((ROOT / "src" / name).exists() for name in _names_of(module))
+    ]
+    assert missing == []
+
+
+def _is_somewhere(file: str) -> bool:
+    folders = (ROOT / "src", ROOT / "scripts", ROOT / "bench", ROOT / "tests")
+    return (ROOT / file).exists() or any(any(folder.rglob(file)) for folder in folders)
+
+
+def _names_of(module: str) -> tuple[str, ...]:
+    """A module, a package, or a name inside a module."""
+    return (f"{module}.py", module, f"{module.rpartition('/')[0]}.py")
