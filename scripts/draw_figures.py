@@ -13,8 +13,9 @@ import torch
 from ucofia import checkpoint
 from ucofia.evaluate.benchmark import Options, evaluate
 from ucofia.research import figures
-from ucofia.research.ablate.job import BANK, Job
+from ucofia.research.ablate.job import Job
 from ucofia.research.ablate.rows import FULL, trainings
+from ucofia.research.ablate.shapes_setup import BANK, ShapesSetup
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,11 +27,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "img")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    job = Job(arguments.work, arguments.work)
+    setup = ShapesSetup(arguments.work)
+    job = Job(arguments.work, arguments.work, setup)
     model = checkpoint.load(job.folder(trainings()[FULL], arguments.seed))
     options = Options(bank_limit=BANK, available=frozenset(), normalise=("none",), batch=64)
-    frames = job.train_data.frames
-    found = evaluate(model, job.data.benchmark, frames, options=options)
+    frames = setup.data.frames
+    found = evaluate(model, setup.data.benchmark, frames, options=options)
     drawn = {
         "frame-weights": figures.draw_frame_weights(model, found, frames),
         "retrieved": figures.draw_retrieved(found),

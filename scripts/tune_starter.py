@@ -37,7 +37,7 @@ from ucofia.encode.patches import nearness, top_patches
 from ucofia.encode.starter import CLASSIFIER_WEIGHT, StarterBackbone
 from ucofia.model import Model
 from ucofia.train.loop import train
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import TrainData, TrainSettings
 from ucofia.train.start import without_patches
 from ucofia.train.validate import evaluate_split
 from ucofia.types import PixelSpec, TextBatch
@@ -226,9 +226,14 @@ def main() -> None:
             RECIPE, epochs=parsed.epochs, head_rate=parsed.rate, batch=min(RECIPE.batch, captions)
         )
         out = parsed.out / f"seed-{seed}"
-        about = {"preset": "starter", "backbone": "starter, frozen"}
-        settings = Settings(seed=seed, score_batch=256)
-        train(small, data, out=out, config=recipe, settings=settings, about=about)
+        settings = TrainSettings(
+            recipe=recipe,
+            preset="starter",
+            backbone="starter, frozen",
+            seed=seed,
+            score_batch=256,
+        )
+        train(small, data, out=out, settings=settings)
         small.load_state_dict(load_file(out / checkpoint.WEIGHTS))  # the best, also when resumed
         model.load_state_dict(small.state_dict(), strict=False)
         after = evaluate_split(model, benchmark.test, data.frames, batch=64)["t2v"]

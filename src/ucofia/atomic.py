@@ -25,9 +25,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 left.unlink()
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART}")
     try:
+        part.touch()
+        mode = part.stat().st_mode  # as the umask says; some libraries make files private
+        part.unlink()
         yield part
         with part.open("rb") as written:
             os.fsync(written.fileno())  # a name must not reach the disk before its content
+        part.chmod(mode)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -99,6 +99,8 @@ class TrainConfig:
     weight_decay: float = 0.2
     warmup: float = 0.1  # share of all steps
     frozen_stem: bool = True  # embeddings, first convolution and first norm stay as they are
+    frozen: tuple[str, ...] = ()  # parts that stay as they are, such as "backbone.vision"
+    part_rates: tuple[tuple[str, float], ...] = ()  # (part, learning rate), the first that fits
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:

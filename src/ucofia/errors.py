@@ -209,7 +209,11 @@ class NewerFormatError(UCoFiAError):
         )
 
 
-class TextCutWarning(UserWarning):
+class UCoFiAWarning(UserWarning):
+    """The root of all warnings that this package gives; each is a sentence for people."""
+
+
+class TextCutWarning(UCoFiAWarning):
     """Texts were longer than the model takes."""
 
     def __init__(self, rows: Sequence[int], words: int) -> None:
@@ -420,6 +424,36 @@ class RunFolderError(UCoFiAError):
         super().__init__(
             f"the run folder {run} failed: {problem}; {kept}. "
             f"Make room there, or repair the folder, and start the same command again to go on."
+        )
+
+
+class RunBusyError(UCoFiAError):
+    """Another training writes to the run folder."""
+
+    def __init__(self, run: Path, holder: str) -> None:
+        self.run, self.holder = run, holder
+        super().__init__(
+            f"another training is writing to {run} ({holder}). Wait until it has ended, stop it, "
+            f"or give another --out."
+        )
+
+
+class DamagedRunError(UCoFiAError):
+    """A file of a run folder does not hold what was written to it."""
+
+    def __init__(self, run: Path, file: str, problem: str, advice: str) -> None:
+        self.run, self.file = run, file
+        super().__init__(f"{run / file} is damaged: {problem}. {advice}.")
+
+
+class DamagedCheckpointWarning(UCoFiAWarning):
+    """A checkpoint was damaged, so an older one was taken."""
+
+    def __init__(self, checkpoint: Path, problem: str, older: str) -> None:
+        self.checkpoint = checkpoint
+        super().__init__(
+            f"the checkpoint {checkpoint} is damaged ({problem}); going on from {older}, the one "
+            f"before it."
         )
 
 

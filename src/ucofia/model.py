@@ -23,6 +23,7 @@ from ucofia.similarity.aggregate import Aggregator, Mixes
 from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch, VideoFeatures
 from ucofia.video.pixels import normalise
 
+TOKEN_AXES = 4  # of frames that arrive as tokens; crops have five, features three
 INFERENCE_NOISE_KEY = 0
 TEXTS_AT_ONCE = 64
 
@@ -156,9 +157,7 @@ class Model(nn.Module):
             )
         # The authors let padded frames take part everywhere but in the temporal encoder.
         voting = mask if config.masked else torch.ones_like(mask)
-        tokens = self.backbone.encode_frames(
-            self._as_floats(batch.pixels), mask=voting, shifted_blocks=config.shifted_blocks
-        )
+        tokens = self.frame_tokens(batch.pixels, voting)
         frames = tokens[:, :, 0]
         patches = tokens[:, :0, 0]
         video = mean_of_frames(self._contextual(frames, mask), mask)
@@ -262,6 +261,21 @@ class Model(nn.Module):
         _, frames, tokens = score.shape
         shape = (frames, self.config.selection_samples, tokens - 1)
         return (selection_noise(key, shape).to(score) for key in keys)
+
+    def frame_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
+        """Encode frames, or take the tokens that the tower gave before, [v f n d]."""
+        pixels, shifted_blocks = self._as_floats(pixels), self.config.shifted_blocks
+        if self.pixels is None or pixels.ndim != TOKEN_AXES:
+            return self.backbone.encode_frames(pixels, mask=mask, shifted_blocks=shifted_blocks)
+        if shifted_blocks:
+            rule = (
+                "stored tokens have left the tower's blocks; choose a preset without token shift"
+            )
+            raise SettingError("shifted_blocks", shifted_blocks, rule)
+        if pixels.shape[-1] != self.backbone.width:
+            rule = f"this model's are {self.backbone.width} wide"
+            raise SettingError("width of the tokens", pixels.shape[-1], rule)
+        return torch.where(mask[:, :, None, None], pixels, 0.0)
 
     def _as_floats(self, pixels: Tensor) -> Tensor:
         """Normalise uint8 crops; floats are taken as they are."""

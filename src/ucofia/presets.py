@@ -69,11 +69,31 @@ ZERO_SHOT = replace(
     selector="nearest",
 )
 
+# Locked-image tuning: the vision tower's own vectors, no learned maps and no temporal blocks, so
+# that what an index holds stays valid; words meet patches by late interaction.
+LIT = replace(
+    ZERO_SHOT,
+    levels=(
+        PLAIN_VIDEO,
+        FRAME,
+        replace(PATCH, aggregation="maxsim", text_map=False, video_map=False),
+    ),
+)
+
 # The paper, section 4.3: rates 1e-7 and 1e-4, Adam; batch 128 (64 for paragraphs); epochs
 # 8, 5, 20, 20, 20. Warm-up, decay and the frozen stem are the authors' script and code.
 _CLIPS = TrainConfig(epochs=8, batch=128, encoder_rate=1e-7, head_rate=1e-4)
 _PARAGRAPHS = replace(_CLIPS, epochs=20, batch=64)
 _LONG = replace(UCOFIA, frames=64, words=64)
+# The text tower at a tenth of the rate of the projections, which start untrained.
+_LIT = TrainConfig(
+    epochs=5,
+    batch=256,
+    encoder_rate=1e-4,
+    head_rate=1e-3,
+    weight_decay=0.01,
+    frozen=("backbone.vision",),
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,7 @@ PRESETS = {
     "clip4clip-seq": Preset(CLIP4CLIP_SEQ, _CLIPS, "CLIP4Clip, sequential transformer"),
     "x-clip": Preset(X_CLIP, _CLIPS, "X-CLIP's four grains and its attention over similarities"),
     "ts2-net": Preset(TS2_NET, _CLIPS, "TS2-Net: shift, selection, weighted frames"),
+    "lit": Preset(LIT, _LIT, "locked-image tuning: a text tower learns a vision tower's space"),
     "zero-shot": Preset(ZERO_SHOT, _CLIPS, "UCoFiA before any training, on any backbone"),
 }
 

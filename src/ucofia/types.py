@@ -55,7 +55,7 @@ class TextBatch(Rows):
 
 @dataclass(frozen=True)
 class VideoBatch(Rows):
-    """Sampled frames: uint8 crops, or floats that are already what the backbone wants."""
+    """Sampled frames: uint8 crops [v f c h x], features [v f d], or stored tokens [v f n d]."""
 
     pixels: Num[Tensor, "v f *frame"]
     mask: Bool[Tensor, "v f"]

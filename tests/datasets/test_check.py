@@ -201,7 +201,7 @@ def test_what_is_held_out_depends_on_ids_and_seed_only():
     assert len(rest.texts) == 84
     assert "8 videos of train, held out with seed 3" in note
     one = hold_out(split, videos=8, seed=3, one_caption=True)[1]
-    assert one.is_one_to_one
+    assert one.truth == tuple(range(len(one.videos)))
     assert all(text.text.endswith(" 0") for text in one.texts)
 
 

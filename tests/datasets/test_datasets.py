@@ -54,7 +54,7 @@ def test_msrvtt_9k_holds_validation_videos_out_of_train(msrvtt_folder):
     assert len(val) == 2
     assert train | val == {f"video{i}" for i in range(12)}
     assert not train & val
-    assert found.val.is_one_to_one
+    assert found.val.truth == tuple(range(len(found.val.videos)))
     assert any("held out with seed 0" in note for note in found.notes)
     assert {video.id for video in msrvtt.load(msrvtt_folder, seed=1).val.videos} != val
 
@@ -62,7 +62,7 @@ def test_msrvtt_9k_holds_validation_videos_out_of_train(msrvtt_folder):
 def test_msrvtt_test_pairs_keep_the_order_of_the_csv(msrvtt_folder):
     test = msrvtt.load(msrvtt_folder).test
     assert [video.id for video in test.videos] == ["video14", "video12", "video13"]
-    assert test.is_one_to_one
+    assert test.truth == tuple(range(len(test.videos)))
     assert test.texts[0].text == 'query, with "quotes" 14'
 
 
@@ -226,7 +226,7 @@ def activitynet_folder(tmp_path):
 def test_activitynet_texts_are_paragraphs_of_whole_videos(activitynet_folder):
     found = activitynet.load(activitynet_folder)
     assert [len(split.videos) for split in found.splits] == [16, 4, 3]
-    assert all(split.is_one_to_one for split in found.splits)
+    assert all(split.truth == tuple(range(len(split.videos))) for split in found.splits)
     assert found.test.texts[1].text == "First of 1. Then more."
     assert (found.test.videos[1].start_second, found.test.videos[1].end_second) == (0.0, 62.0)
 
@@ -307,7 +307,7 @@ def test_lsmdc_clips_may_have_several_sentences(tmp_path):
     touch(tmp_path, "0001_Film/0001_Film_00.00.01.926-00.00.54.129.avi")
     found = lsmdc.load(tmp_path)
     assert found.train.truth == (0, 0, 1)
-    assert found.test.is_one_to_one
+    assert found.test.truth == tuple(range(len(found.test.videos)))
     assert found.test.videos[0].path.suffix == ".avi"
     assert found.test.videos[1].path.name == "0001_Film_00.00.02.926-00.00.54.129.mp4"
     (tmp_path / lsmdc.FILES["val"]).write_text(

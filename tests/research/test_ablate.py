@@ -4,15 +4,20 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ucofia.cli.ablate
+from tests import tiny
+from tests.fakes import COLOURS, clip
+from tests.test_checkpoint import bert_folder
+from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.errors import UnknownNameError
-from ucofia.research.ablate import job as jobs
-from ucofia.research.ablate import pretraining, rows, table
-from ucofia.research.ablate.job import Job, Size
-from ucofia.research.ablate.rows import chosen, tables, trainings
+from ucofia.research.ablate import pretraining, rows, shapes_setup, table, tokens_setup
+from ucofia.research.ablate.job import Job
+from ucofia.research.ablate.rows import Row, chosen, tables, trainings
+from ucofia.research.ablate.shapes_setup import ShapesSetup, Size
 
 assert ucofia.cli.ablate  # its import adds the verb
 
@@ -24,11 +29,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of two steps per training."""
     brief = replace(rows.TRAIN, epochs=2, batch=24)
     known = {"video": replace(trainings()["video"], train=brief)}
-    monkeypatch.setattr(jobs, "trainings", lambda: known)
+    monkeypatch.setattr(shapes_setup, "trainings", lambda: known)
     monkeypatch.setattr(table, "trainings", lambda: known)
     monkeypatch.setattr(pretraining, "PICTURES", {"train": 20, "val": 4, "test": 4})
     monkeypatch.setattr(pretraining, "TRAIN", replace(pretraining.TRAIN, epochs=1, batch=20))
-    return Job(tmp_path / "results", tmp_path / "work", SMALL)
+    setup = ShapesSetup(tmp_path / "work", SMALL)
+    return Job(tmp_path / "results", tmp_path / "work", setup)
 
 
 def test_every_row_reads_a_training_that_exists_and_every_training_is_read() -> None:
@@ -61,16 +67,18 @@ def test_trainings_differ_only_in_what_they_are_named_for() -> None:
     assert len(set(models)) == len(models)
 
 
-def test_a_choice_names_trainings_or_tables() -> None:
-    assert chosen([]) == list(trainings())
-    assert chosen(["abla1"]) == ["full", "video", "video+frame"]
-    assert chosen(["rate-tenth", "abla4"]) == ["full", "rate-tenth"]
+def test_a_choice_names_trainings_or_tables(tmp_path: Path) -> None:
+    setup = ShapesSetup(tmp_path)
+    assert chosen([], setup) == list(trainings())
+    assert chosen(["abla1"], setup) == ["full", "video", "video+frame"]
+    assert chosen(["rate-tenth", "abla4"], setup) == ["full", "rate-tenth"]
     with pytest.raises(UnknownNameError, match="unknown training or table 'abla9'; did you mean"):
-        chosen(["abla9"])
+        chosen(["abla9"], setup)
 
 
 def test_a_killed_job_goes_on_to_the_result_of_one_that_was_not(job: Job, tmp_path: Path) -> None:
-    expected = Job(tmp_path / "other", tmp_path / "other-work", SMALL)
+    other = ShapesSetup(tmp_path / "other-work", SMALL)
+    expected = Job(tmp_path / "other", tmp_path / "other-work", other)
     assert list(expected.run(["video"], [0])) == [("video", 0, False)]
 
     def killed(what: str, done: int, total: int | None) -> None:
@@ -85,7 +93,7 @@ def test_a_killed_job_goes_on_to_the_result_of_one_that_was_not(job: Job, tmp_pa
     ours, theirs = (json.loads(j.file("video", 0).read_text()) for j in (job, expected))
     assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
     assert list(job.run(["video"], [0])) == [("video", 0, True)]
-    assert ours["recipe"]["data"] == job.data_name
+    assert ours["recipe"]["data"] == job.setup.data_name
     found = table.read(job.results)
     assert [result["seed"] for result in found.of("video")] == [0] and not found.ignored
     r1 = ours["test"]["t2v"]["none"]["R@1"]
@@ -93,7 +101,7 @@ def test_a_killed_job_goes_on_to_the_result_of_one_that_was_not(job: Job, tmp_pa
 
 
 def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
-    training = jobs.trainings()["video"]
+    training = job.setup.trainings["video"]
     job.results.mkdir()
     good = {
         "training": "video",
@@ -102,6 +110,7 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
         "parameters": 1,
         "train_seconds": 1.0,
         "kinds": {"scene": 50.0},
+        "notes": [],
         "test": {way: {"none": {"R@1": 1.0, "R@5": 2.0, "MnR": 3.0}} for way in ("t2v", "v2t")},
     }
     for seed in (0, 1):
@@ -121,7 +130,7 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
 
 
 def test_another_recipe_is_another_folder(job: Job) -> None:
-    training = jobs.trainings()["video"]
+    training = job.setup.trainings["video"]
     faster = replace(training, train=replace(training.train, encoder_rate=1.0))
     assert job.folder(training, 0) != job.folder(faster, 0)
     assert job.folder(training, 0) == replace(job, progress=print).folder(training, 0)
@@ -143,7 +152,67 @@ def test_the_command_shows_results_without_running(
     assert main(["ablate", "shapes", "--seeds", "0", "--out", str(tmp_path)]) == 0
     assert "not run" in capsys.readouterr().out
     assert "not run" in (tmp_path / "ablation.md").read_text()
-    assert main(["ablate", "msvd", "--out", str(tmp_path)]) == 2
-    assert "'msvd'" in capsys.readouterr().err
+    assert main(["ablate", "msvd", "--out", str(tmp_path)]) == 1
+    assert "data is None, but it must be a folder" in capsys.readouterr().err
     assert main(["ablate", "shapes", "--only", "vdeo", "--out", str(tmp_path)]) == 1
     assert "did you mean 'video'" in capsys.readouterr().err
+
+
+def test_neighbouring_rows_are_compared_query_by_query() -> None:
+    rng = np.random.default_rng(0)
+    worse = rng.integers(1, 5, 200)
+    better = np.maximum(1, worse - rng.integers(0, 2, 200))
+    videos = np.repeat(np.arange(100), 2).tolist()
+    found = {
+        name: [{"seed": 0, "ranks": {"none": ranks.tolist()}, "videos": videos}]
+        for name, ranks in (("video", worse), ("video+frame", better))
+    }
+    text = table.paired(Row("a", "video"), Row("b", "video+frame"), table.Results(found, [], ""))
+    gain = 100 * ((better == 1).mean() - (worse == 1).mean())
+    assert text.startswith(f"{gain:+.1f} [+") and text.endswith("p = 0.0005")
+    none = table.Results({"video": found["video"]}, [], "")
+    assert table.paired(Row("a", "video"), Row("b", "video+frame"), none) == ""
+
+
+@pytest.fixture
+def on_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command of an ablation on a small real folder with stored tokens."""
+    checkpoint.save(tiny.model(replace(tiny.TINY, shifted_blocks=())), tmp_path / "clip")
+    bert_folder(tmp_path / "bert")
+    towers = f"{tmp_path / 'clip'}+{tmp_path / 'bert'}"
+    lines = ["path,caption,split"]
+    for row, split in enumerate(["train"] * 4 + ["val"] * 2 + ["test"] * 2):
+        colour = list(COLOURS)[row % 6]
+        clip(tmp_path / "data" / f"{row}.mp4", [colour])
+        lines += [f"{row}.mp4,a {colour} dog {row},{split}", f"{row}.mp4,{colour} {row},{split}"]
+    (tmp_path / "data" / "captions.csv").write_text("\n".join(lines) + "\n")
+    here = ["folder", "--data", str(tmp_path / "data")]
+    words = ["data", "tokens", *here, "--model", towers, "--out", str(tmp_path / "t")]
+    assert main([*words, "--frames", "2", "--nice", "0"]) == 0
+    small = {"temporal_layers": 1, "temporal_heads": 2, "words": 8, "selection_samples": 5}
+    monkeypatch.setattr(rows, "UCOFIA", replace(rows.UCOFIA, **small))
+    few = {
+        name: replace(training, parts=replace(training.parts, **small, selected_patches=2))
+        for name, training in trainings().items()
+    }
+    monkeypatch.setattr(tokens_setup, "trainings", lambda: few)
+    monkeypatch.setattr("ucofia.train.loop.write_report", lambda folder, result: None)
+    more = ["--tokens", str(tmp_path / "t"), "--backbone", towers, "--out", str(tmp_path / "out")]
+    return ["ablate", *here, *more, "--epochs", "1", "--batch", "4", "--head-rate", "0.001"]
+
+
+def test_an_ablation_on_stored_tokens_tests_neighbouring_rows(
+    on_tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*on_tokens, "--only", "video,video+frame", "--seeds", "2"]) == 0
+    text = capsys.readouterr().out
+    line = next(line for line in text.splitlines() if line.startswith("| + frame-sentence | 2 |"))
+    assert ", p = " in line
+    assert "rates" not in text and "| + patch-word | 0 | not run |" in text
+    result = json.loads((tmp_path / "out" / "results" / "video-seed-0.json").read_text())
+    assert len(result["ranks"]["none"]) == len(result["videos"]) == 4
+    assert result["recipe"]["train"]["frozen"] == ["backbone.vision"]
+    assert main([*on_tokens, "--only", "video", "--seeds", "1"]) == 0
+    assert "video, seed 0: was done" in capsys.readouterr().err
+    assert main([*on_tokens, "--only", "finer-towers"]) == 1
+    assert "unknown training or table" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_every_caption_has_exactly_one_right_video(made):
     for part in (made.train, made.val, made.test):
         assert len({facts(story) for story in part.stories}) == len(part.stories)
         assert len({text.text for text in part.split.texts}) == len(part.stories)
-        assert part.split.is_one_to_one
+        assert part.split.truth == tuple(range(len(part.split.videos)))
 
 
 def test_order_and_detail_captions_are_the_same_bag_of_words(made):

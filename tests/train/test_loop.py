@@ -25,10 +25,10 @@ from ucofia.errors import (
 )
 from ucofia.metrics import summarise, text_to_video_ranks
 from ucofia.train.loop import train
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import TrainData, TrainSettings
 from ucofia.train.validate import split_scores
 
-SETTINGS = Settings(seed=5, save_steps=2, score_batch=4)
+SETTINGS = TrainSettings(recipe=TRAIN, preset="ucofia", seed=5, save_steps=2, score_batch=4)
 
 
 class KilledError(Exception):
@@ -39,16 +39,16 @@ def run(out: Path, **changed: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": tiny_model(),
         "data": TrainData(*tiny_benchmark()),
-        "config": TRAIN,
         "settings": SETTINGS,
-        "about": {"preset": "ucofia"},
         **changed,
     }
+    if "config" in arguments:
+        arguments["settings"] = replace(arguments["settings"], recipe=arguments.pop("config"))
     return train(arguments.pop("model"), arguments.pop("data"), out=out, **arguments)
 
 
 def last_weights(out: Path) -> dict[str, torch.Tensor]:
-    (folder,) = (out / "checkpoints").iterdir()
+    folder = max((out / "checkpoints").iterdir())
     return load_file(folder / "model.safetensors") | load_file(folder / "optimiser.safetensors")
 
 
@@ -223,7 +223,7 @@ def test_a_video_that_is_missing_at_the_validation_costs_no_step(
 
     with pytest.raises(NoFramesError, match="val-3"):
         run(tmp_path, data=TrainData(benchmark, missing))
-    (saved,) = (tmp_path / "checkpoints").iterdir()
+    saved = max((tmp_path / "checkpoints").iterdir())
     assert saved.name == "step-00000003-0000"
     run(tmp_path)
     assert_identical(whole, tmp_path)
@@ -320,7 +320,7 @@ def test_half_precision_scales_its_loss_and_keeps_full_weights(tmp_path: Path) -
     assert result["settings"]["precision"] == "float16"
     tensors = last_weights(tmp_path)
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
-    (folder,) = (tmp_path / "checkpoints").iterdir()
+    folder = max((tmp_path / "checkpoints").iterdir())
     assert json.loads((folder / "state.json").read_text())["scaler"]["scale"] > 1
 
 

@@ -10,13 +10,14 @@ import torch
 from tiny_training import tiny_model
 from torch import Tensor, nn
 
+from ucofia.errors import SettingError, UnknownNameError
 from ucofia.presets import PRESETS
 from ucofia.train.optim import (
     LARGEST_LOGIT_SCALE,
     BertAdam,
     clamp_logit_scale,
     clip_gradients,
-    freeze_stem,
+    freeze,
     optimiser,
     parameter_groups,
     rate_factor,
@@ -147,7 +148,7 @@ def test_parts_of_a_backbone_that_start_fresh_learn_at_the_rate_of_the_head() ->
 
 def test_a_frozen_stem_is_exactly_the_authors_list() -> None:
     model = tiny_model("ucofia")
-    freeze_stem(model)
+    freeze(model, OURS)
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert frozen == {
         "backbone.text.embeddings.token_embedding.weight",
@@ -208,3 +209,40 @@ def test_unknown_decay_of_zero_means_none() -> None:
     model = tiny_model("ucofia")
     groups = parameter_groups(model, replace(OURS, weight_decay=0.0))
     assert {group["weight_decay"] for group in groups} == {0.0}
+
+
+def test_parts_that_a_recipe_names_stay_as_they_are() -> None:
+    model = tiny_model()
+    freeze(model, replace(OURS, frozen_stem=False, frozen=("backbone.vision", "temporal")))
+    for name, parameter in model.named_parameters():
+        is_frozen = name.startswith(("backbone.vision.", "temporal."))
+        assert parameter.requires_grad is not is_frozen, name
+
+
+def test_a_part_may_have_a_rate_of_its_own() -> None:
+    model = tiny_model()
+    rates = (("backbone.text", 3e-5), ("backbone", 0.0), ("heads", 0.5))
+    config = replace(OURS, part_rates=rates, frozen_stem=False)
+    freeze(model, config)
+    named = {id(p): n for n, p in model.named_parameters()}
+    for group in parameter_groups(model, config):
+        for parameter in group["params"]:
+            name = named[id(parameter)]
+            if name.startswith("backbone.text."):
+                assert group["rate"] == 3e-5
+            elif name.startswith("backbone."):
+                assert group["rate"] == 0.0
+            elif name.startswith("heads."):
+                assert group["rate"] == 0.5
+            elif name != "logit_scale":
+                assert group["rate"] == OURS.head_rate
+
+
+def test_a_part_that_does_not_exist_is_told() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"part of the model 'backbone\.visio'; did you mean"
+    ):
+        freeze(tiny_model(), replace(OURS, frozen=("backbone.visio",)))
+    with pytest.raises(SettingError, match="nothing is left to be trained"):
+        everything = ("backbone", "heads", "temporal", "selector", "logit_scale")
+        freeze(tiny_model(), replace(OURS, frozen=everything))

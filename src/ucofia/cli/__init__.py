@@ -30,7 +30,7 @@ from ucofia.cli import setup as setup
 from ucofia.cli import train as train
 from ucofia.cli.app import add_panels, app
 from ucofia.cli.console import printable, talk
-from ucofia.errors import TextCutWarning, UCoFiAError
+from ucofia.errors import UCoFiAError, UCoFiAWarning
 
 add_panels()
 
@@ -85,6 +85,6 @@ def _failed(message: str, with_traceback: bool) -> int:
 
 def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
     """Write our own warnings as one line; where in our source they arose helps nobody."""
-    if issubclass(category, TextCutWarning):
+    if issubclass(category, UCoFiAWarning):
         return f"ucofia: {printable(str(message))}\n"
     return _plain_warning(message, category, *where, **more)

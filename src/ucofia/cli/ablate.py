@@ -1,49 +1,128 @@
 """`ucofia ablate`: the paper's ablation tables, run here."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.options import JsonOption
+from ucofia.cli.options import BankLimitOption, DataOption, JsonOption, TokensOption
+from ucofia.errors import SettingError
+
+if TYPE_CHECKING:
+    from ucofia.research.ablate.rows import Setup
+    from ucofia.types import Progress
+
+SHAPES = "shapes"
 
 
 @app.command()
 def ablate(
     benchmark: Annotated[
-        Literal["shapes"], typer.Argument(help="The one that needs no data.")
-    ] = "shapes",
+        str,
+        typer.Argument(help="A data set with stored tokens, or `shapes`, which needs nothing."),
+    ] = SHAPES,
     out: Annotated[
-        Path, typer.Option(help="Folder for results and trainings; what is done is kept.")
-    ] = Path("ablate-shapes"),
+        Path | None,
+        typer.Option(
+            help="Folder for results and trainings; what is done is kept. Default: ablate-NAME."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per row; 0 only shows results.", min=0)] = 3,
     only: Annotated[
         str | None, typer.Option(help="Trainings or tables, with commas. Default: all.")
     ] = None,
+    data: DataOption = None,
+    tokens: TokensOption = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Towers that every row starts from: a model, or VISION+TEXT."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Default: the paper's.", min=1)] = None,
+    batch: Annotated[int | None, typer.Option(help="Default: the paper's.", min=1)] = None,
+    encoder_rate: Annotated[
+        float | None, typer.Option(help="Of the text tower. Default: the paper's.", min=0)
+    ] = None,
+    head_rate: Annotated[
+        float | None, typer.Option(help="Of the rest. Default: the paper's.", min=0)
+    ] = None,
+    bank_limit: BankLimitOption = None,
     json: JsonOption = False,
 ) -> int:
     """Train every row of the paper's ablation tables and print them beside the paper's figures.
 
-    Start it again after any stop: finished rows are kept, an unfinished one goes on.
+    Start it again after any stop: finished rows are kept, an unfinished one goes on. Rows are
+    compared with the one above them by paired tests over the test queries.
+
+    Example: ucofia ablate msvd --data ~/msvd --tokens ~/msvd-tokens --backbone ~/runs/lit
     """
     from ucofia.research.ablate import table
     from ucofia.research.ablate.job import Job
     from ucofia.research.ablate.rows import chosen
 
-    names = chosen([name for name in (only or "").split(",") if name])
+    out = out or Path(f"ablate-{benchmark}")
+    changes = {"epochs": epochs, "batch": batch}
+    changes |= {"encoder_rate": encoder_rate, "head_rate": head_rate}  # type: ignore[dict-item]
     with console.progress_bar(quiet=json) as progress:
-        job = Job(out / "results", out / "work", progress=progress)
+        setup: Setup
+        if benchmark == SHAPES:
+            setup = _shapes(out, progress)
+        else:
+            setup = _on_tokens(benchmark, data, tokens, backbone, changes, bank_limit)
+        job = Job(out / "results", out / "work", setup, progress=progress)
+        names = chosen([name for name in (only or "").split(",") if name], setup)
         if seeds:
             for name, seed, was_done in job.run(names, range(seeds)):
                 console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
-    found = table.read(job.results)
+    # What `shapes` was run on need not be drawn again to be shown.
+    shown = None if benchmark == SHAPES else setup
+    found = table.read(job.results, shown)
     if json:
         console.show_json({name: list(runs) for name, runs in found.found.items()})
         return 0
-    text = table.page(found)
+    text = table.page(found, shown)
     out.mkdir(parents=True, exist_ok=True)
     (out / "ablation.md").write_text(text, encoding="utf-8")
     console.show(*text.split("\n"))
     return 0
+
+
+def _shapes(out: Path, progress: "Progress | None") -> "Setup":
+    from ucofia.research.ablate.shapes_setup import ShapesSetup
+
+    return ShapesSetup(out / "work", progress=progress)
+
+
+def _on_tokens(
+    name: str,
+    data: Path | None,
+    tokens: Path | None,
+    backbone: str | None,
+    changes: dict[str, Any],
+    bank: int | None,
+) -> "Setup":
+    from ucofia.datasets.registry import open_data
+    from ucofia.datasets.token_cache import open_tokens
+    from ucofia.presets import PRESETS
+    from ucofia.research.ablate.tokens_setup import TokensSetup
+
+    opened = open_data(name, data)
+    if tokens is None or backbone is None:
+        missing = "tokens" if tokens is None else "backbone"
+        rule = f"an ablation on {name} needs stored tokens and towers to start from"
+        raise SettingError(missing, None, f"{rule}; see: ucofia data tokens --help")
+    preset = PRESETS.get(f"ucofia-{name}", PRESETS["ucofia"])
+    given = {setting: value for setting, value in changes.items() if value is not None}
+    stored = open_tokens(tokens)
+    frames = min(preset.model.frames, stored.settings.frames)
+    return TokensSetup(
+        name=name,
+        benchmark=opened.benchmark,
+        tokens=stored,
+        backbone=backbone,
+        recipe=replace(preset.train, **given),
+        changes={"frames": frames},
+        bank=bank,
+    )

@@ -1,17 +1,23 @@
-"""Data sets on the command line: `data list`, `data check`, `data cache`, `data shapes`."""
+"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import progress_bar, show, show_json
-from ucofia.cli.options import DataOption, JsonOption
+from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
 from ucofia.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from ucofia.datasets.frame_cache_writer import CacheReport
+    from ucofia.datasets.types import Benchmark, VideoItem
+    from ucofia.model import Model
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
@@ -23,6 +29,11 @@ Name = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")
 QualityOption = Annotated[
     int | None, typer.Option(help="JPEG quality; lossless without it.", min=1, max=100)
 ]
+RuleOption = Annotated[
+    Literal["uniform", "authors"],
+    typer.Option(help="Which frames: evenly spread, or as the authors' code."),
+]
+SplitsOption = Annotated[str, typer.Option(help="Which splits, with commas.")]
 Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 
 
@@ -78,12 +89,9 @@ def cache(
     data: DataOption = None,
     frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
     size: Annotated[int, typer.Option(help="Side of the crops in pixels.", min=1)] = 224,
-    rule: Annotated[
-        Literal["uniform", "authors"],
-        typer.Option(help="Which frames: evenly spread, or as the authors' code."),
-    ] = "uniform",
+    rule: RuleOption = "uniform",
     quality: QualityOption = None,
-    splits: Annotated[str, typer.Option(help="Which splits, with commas.")] = "train,val,test",
+    splits: SplitsOption = "train,val,test",
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
 ) -> int:
@@ -95,23 +103,63 @@ def cache(
     from ucofia.datasets.frame_cache_writer import fill_cache
     from ucofia.datasets.registry import open_data
 
-    benchmark = open_data(name, data).benchmark
-    parts = {part.name: part for part in benchmark.splits}
-    for split in splits.split(","):
-        if split not in parts:
-            raise UnknownNameError("split", split, list(parts))
-    videos = [video for split in splits.split(",") for video in parts[split].videos]
+    videos = _videos(open_data(name, data).benchmark, splits)
     settings = CacheSettings(frames=frames, size=size, rule=rule, quality=quality)
     with progress_bar() as progress:
         report = fill_cache(videos, out, settings, workers=workers, progress=progress)
-    if json:
-        show_json(asdict(report))
-    else:
-        show(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
-        _examples([f"{failure.path}: {failure.reason}" for failure in report.failed])
-        if report.failed:
-            show(f"all failures: {out / 'failed.jsonl'}")
-    return 1 if report.failed else 0
+    return _cache_report(report, out, json=json)
+
+
+@data.command()
+def tokens(
+    name: Name,
+    model: ModelOption,
+    out: Annotated[Path, typer.Option(help="Folder of the cache; an existing one is completed.")],
+    data: DataOption = None,
+    frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
+    rule: RuleOption = "uniform",
+    splits: SplitsOption = "train,val,test",
+    workers: Annotated[int, typer.Option(help="Encoding processes.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Torch's threads in each process.", min=1)] = 1,
+    niceness: Annotated[
+        int, typer.Option("--nice", help="Give way to other processes: 0 to 19.", min=0, max=19)
+    ] = 10,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> int:
+    """Encode the frames of a data set once, so that trainings and tests never touch pixels.
+
+    Run again, it does the rest; several commands may fill one cache. Videos without a file are
+    left out and counted. VISION+TEXT as a model makes tokens for `train lit` with these towers.
+    Exit code 1: some failed.
+
+    Example: ucofia data tokens msvd --data ~/msvd --model starter --out ~/msvd-tokens
+    """
+    import torch
+
+    from ucofia.datasets.registry import open_data
+    from ucofia.datasets.token_cache import fill_tokens
+
+    videos = _videos(open_data(name, data).benchmark, splits)
+    present = [video for video in videos if video.path is not None and video.path.exists()]
+    if len(present) < len(videos):
+        talk(f"{len(videos) - len(present):,} of {len(videos):,} videos have no file: left out")
+    torch.set_num_threads(threads)
+    if workers == 1 and niceness and hasattr(os, "nice"):
+        os.nice(niceness)
+    with progress_bar(quiet=json) as progress:
+        report = fill_tokens(
+            present,
+            out,
+            partial(_towers, model, device),
+            frames=frames,
+            rule=rule,
+            workers=workers,
+            threads=threads,
+            niceness=niceness,
+            progress=progress,
+        )
+    return _cache_report(report, out, json=json)
 
 
 @data.command()
@@ -131,6 +179,37 @@ def shapes(
         write_shapes(made, out, progress=progress)
     show(str(out))
     return 0
+
+
+def _towers(name: str, device: str) -> "Model":
+    """Load a model, or join VISION+TEXT; the text side has no part in tokens."""
+    from ucofia import checkpoint
+    from ucofia.presets import preset
+    from ucofia.train import start
+
+    if start.is_joined(name):
+        return start.start_model(preset("lit"), name, None, seed=0).eval().to(device)
+    return checkpoint.load(name, device=device)
+
+
+def _videos(benchmark: "Benchmark", splits: str) -> "list[VideoItem]":
+    """The videos of some splits."""
+    parts = {part.name: part for part in benchmark.splits}
+    for split in splits.split(","):
+        if split not in parts:
+            raise UnknownNameError("split", split, list(parts))
+    return [video for split in splits.split(",") for video in parts[split].videos]
+
+
+def _cache_report(report: "CacheReport", out: Path, *, json: bool) -> int:
+    if json:
+        show_json(asdict(report))
+    else:
+        show(f"added {report.added:,}, present {report.present:,}, failed {len(report.failed):,}")
+        _examples([f"{failure.path}: {failure.reason}" for failure in report.failed])
+        if report.failed:
+            show(f"all failures: {out / 'failed.jsonl'}")
+    return 1 if report.failed else 0
 
 
 def _examples(lines: Sequence[str]) -> None:

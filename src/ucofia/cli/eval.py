@@ -17,6 +17,7 @@ from ucofia.cli.options import (
     JsonOption,
     ModelOption,
     SplitOption,
+    TokensOption,
     WorkersOption,
 )
 
@@ -48,6 +49,7 @@ def evaluate(
     bank_limit: BankLimitOption = None,
     out: OutOption = None,
     cache: CacheOption = None,
+    tokens: TokensOption = None,
     batch: BatchOption = 32,
     workers: WorkersOption = 0,
     device: DeviceOption = "cpu",
@@ -71,7 +73,9 @@ def evaluate(
     opened = open_data(benchmark, data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar(quiet=json) as progress:
-        known, frames, options = with_frames(opened, loaded, data, cache, options, progress)
+        known, frames, options = with_frames(
+            opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
+        )
         found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
     if out is None and Path(model).is_dir():
         out = Path(model) / f"eval-{benchmark}-{split}"
@@ -104,22 +108,31 @@ def _report(
 def with_frames(
     opened: "OpenedData",
     model: "Model",
+    options: "Options",
+    *,
     data: Path | None,
     cache: Path | None,
-    options: "Options",
+    tokens: Path | None,
     progress: "Progress | None",
 ) -> "tuple[Benchmark, FrameSource, Options]":
     """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
-    from ucofia.datasets.frame_cache import open_cache
+    from ucofia.datasets.frame_cache import CacheFrames, open_cache
     from ucofia.datasets.splits import keep_videos
+    from ucofia.datasets.token_cache import TokenFrames, open_tokens
     from ucofia.evaluate.benchmark import needed_videos
 
-    if opened.frames is not None:
-        return opened.benchmark, opened.frames, options
-    folder, benchmark = cache_folder(data, cache), opened.benchmark
-    videos = needed_videos(benchmark, options)
-    decode_once(videos, folder, model, workers=options.workers, progress=progress)
-    cached = open_cache(folder)
+    benchmark = opened.benchmark
+    if tokens is None and opened.frames is not None:
+        return benchmark, opened.frames, options
+    cached: CacheFrames | TokenFrames
+    if tokens is not None:
+        cached = open_tokens(tokens)
+        cached.require(model)
+    else:
+        folder = cache_folder(data, cache)
+        videos = needed_videos(benchmark, options)
+        decode_once(videos, folder, model, workers=options.workers, progress=progress)
+        cached = open_cache(folder)
     # The bank keeps its texts when its videos are missing; the tested split loses both.
     others = (split for split in benchmark.splits if split.name != options.split)
     kept = {video.id for other in others for video in other.videos} | set(cached.videos)

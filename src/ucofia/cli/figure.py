@@ -1,5 +1,6 @@
 """`ucofia figure`: the paper's pictures, for any model and data set."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ from ucofia.cli.options import (
     ModelOption,
     SplitOption,
 )
+from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,10 @@ Name = Literal["frame-weights", "retrieved", "levels"]
 def figure(
     name: Annotated[Name, typer.Argument(help="Which picture.")],
     model: ModelOption,
-    benchmark: Annotated[str, typer.Option(help="See `ucofia data list`.")] = "shapes",
+    benchmark: Annotated[
+        str | None,
+        typer.Option(help="See `ucofia data list`. Default: what the run was trained on."),
+    ] = None,
     data: DataOption = None,
     split: SplitOption = "test",
     out: Annotated[
@@ -55,15 +60,28 @@ def figure(
         normalise=("none",),
         every_level=False,
     )
-    opened = open_data(benchmark, data)
+    opened = open_data(benchmark or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar() as progress:
-        known, frames, _ = with_frames(opened, loaded, data, cache, options, progress)
+        known, frames, _ = with_frames(
+            opened, loaded, options, data=data, cache=cache, tokens=None, progress=progress
+        )
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)
     for path in figures.save(drawn, out or Path(name)):
         console.show(str(path))
     return 0
+
+
+def _trained_on(model: str) -> str:
+    """The data set of a run folder."""
+    try:
+        result = json.loads((Path(model) / "result.json").read_bytes())
+        named = result["dataset"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        rule = "nothing there says what it was trained on; give --benchmark"
+        raise SettingError("model", model, rule) from error
+    return str(named)
 
 
 def _drawn(name: Name, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":

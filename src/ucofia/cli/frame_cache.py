@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
-    from ucofia.datasets.types import VideoItem
+    from ucofia.datasets.token_cache import TokenFrames
+    from ucofia.datasets.types import Benchmark, VideoItem
     from ucofia.model import Model
     from ucofia.types import Progress
 
@@ -36,3 +37,15 @@ def decode_once(
     settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
     workers = workers or os.cpu_count() or 1
     fill_cache(videos, folder, settings, workers=workers, progress=progress)
+
+
+def stored_tokens(
+    benchmark: "Benchmark", folder: Path, model: "Model"
+) -> "tuple[Benchmark, TokenFrames]":
+    """Open a token cache for a model; videos that it lacks are left out, and noted."""
+    from ucofia.datasets.splits import keep_videos
+    from ucofia.datasets.token_cache import open_tokens
+
+    tokens = open_tokens(folder)
+    tokens.require(model)
+    return keep_videos(benchmark, tokens.videos.keys()), tokens

@@ -51,3 +51,7 @@ CacheOption = Annotated[
 WorkersOption = Annotated[
     int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)
 ]
+TokensOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of stored tokens (`ucofia data tokens`); pixels are not touched."),
+]

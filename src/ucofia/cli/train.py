@@ -1,9 +1,9 @@
 """`ucofia train`: one command that starts, resumes and ends a training."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,18 +11,23 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import progress_bar, show, show_json, talk
-from ucofia.cli.frame_cache import cache_folder, decode_once
-from ucofia.cli.options import CacheOption, DataOption, DeviceOption, JsonOption, WorkersOption
+from ucofia.cli.frame_cache import cache_folder, decode_once, stored_tokens
+from ucofia.cli.options import (
+    CacheOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    TokensOption,
+    WorkersOption,
+)
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
-    import torch
-
     from ucofia.config import TrainConfig
     from ucofia.datasets.registry import OpenedData
     from ucofia.model import Model
     from ucofia.train.distributed import World
-    from ucofia.train.settings import Settings, TrainData
+    from ucofia.train.settings import TrainData
     from ucofia.types import Progress
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -33,7 +38,10 @@ BenchmarkOption = Annotated[
     typer.Option(help="What is in that folder: see `ucofia data list`. Default: the preset's."),
 ]
 BackboneOption = Annotated[
-    str, typer.Option(help="Name, folder or file of the towers, or `tiny`.")
+    str,
+    typer.Option(
+        help="Name, folder or file of the towers; VISION+TEXT joins towers of two; or `tiny`."
+    ),
 ]
 EpochsOption = Annotated[
     int | None, typer.Option(help="Passes over the data. Default: the preset's.", min=1)
@@ -41,6 +49,14 @@ EpochsOption = Annotated[
 BatchOption = Annotated[int | None, typer.Option(help="Pairs per step, all processes.", min=1)]
 EncoderOption = Annotated[float | None, typer.Option(help="Learning rate of the towers.", min=0)]
 HeadOption = Annotated[float | None, typer.Option(help="Learning rate of the rest.", min=0)]
+FreezeOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A part that stays as it is, such as backbone.vision; may be repeated."),
+]
+RateOption = Annotated[
+    list[str] | None,
+    typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
+]
 ChunkOption = Annotated[
     int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
 ]
@@ -53,19 +69,6 @@ SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=
 BoardOption = Annotated[bool, typer.Option(help="Also write for TensorBoard.")]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a training starts from."""
-
-    preset: str
-    backbone: str
-    benchmark: str | None
-    data: Path | None
-    cache: Path | None
-    recompute: bool
-    changes: Mapping[str, float | None]  # of the preset's recipe; None: as it is
-
-
 @app.command()
 def train(
     preset: PresetArgument,
@@ -74,10 +77,13 @@ def train(
     benchmark: BenchmarkOption = None,
     backbone: BackboneOption = "clip-vit-b32",
     cache: CacheOption = None,
+    tokens: TokensOption = None,
     epochs: EpochsOption = None,
     batch: BatchOption = None,
     encoder_rate: EncoderOption = None,
     head_rate: HeadOption = None,
+    freeze: FreezeOption = None,
+    rate: RateOption = None,
     chunk: ChunkOption = None,
     recompute: RecomputeOption = False,
     seed: SeedOption = 42,
@@ -91,72 +97,61 @@ def train(
     """Train a preset on a data set; run again, it goes on where it was.
 
     Where not said otherwise, the preset decides. `torchrun ... -m ucofia train ...` uses many
-    processes.
+    processes. `train lit` teaches a text tower the space of a vision tower that stays as it is.
 
     Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first
-    """
-    from ucofia.train.settings import Settings
 
-    rates = {"encoder_rate": encoder_rate, "head_rate": head_rate}
-    changes = {"epochs": epochs, "batch": batch, **rates}
-    job = Job(preset, backbone, benchmark, data, cache, recompute, changes)
-    settings = Settings(
+    Example: ucofia train lit --backbone starter+~/encoder --benchmark msvd --data ~/msvd
+    --tokens ~/msvd-tokens --out ~/runs/lit
+    """
+    from ucofia.datasets.registry import open_data
+    from ucofia.presets import preset as named
+    from ucofia.train import distributed, start
+    from ucofia.train.loop import train as run
+    from ucofia.train.settings import TrainSettings
+
+    chosen, benchmark = named(preset), benchmark or _benchmark_of(preset)
+    opened = open_data(benchmark, data)
+    changes = {
+        "epochs": epochs,
+        "batch": batch,
+        "encoder_rate": encoder_rate,
+        "head_rate": head_rate,
+        "frozen": tuple(freeze) if freeze else None,
+        "part_rates": _part_rates(rate) if rate else None,
+    }
+    settings = TrainSettings(
+        recipe=_changed(start.recipe(chosen, backbone), changes),
+        preset=preset,
+        backbone=backbone,
+        dataset=benchmark,
         seed=seed,
         precision=precision,
         chunk=chunk,
+        recompute=recompute,
         workers=workers,
         save_steps=save_steps,
         tensorboard=tensorboard,
     )
-    result, is_first = _trained(job, settings, out, device)
-    if is_first:
-        show_json(result) if json else show(*_text(result, out))
-    return 0
-
-
-def _trained(
-    job: Job, settings: "Settings", out: Path, device: str
-) -> tuple[dict[str, Any], bool]:
-    """Train alone or as one of several processes; also tell whether this is the first of them."""
-    from ucofia.train import distributed
-
     world, here = distributed.join(device)
     try:
-        return _run(job, settings, out, world, here), world.is_first
+        with progress_bar(quiet=not world.is_first) as progress, _stop_signals() as stop:
+            model = start.start_model(chosen, backbone, _frames(opened, tokens), seed=seed).to(
+                here
+            )
+            found = _train_data(opened, model, data, cache, tokens, workers, world, progress)
+            result = run(
+                model, found, out=out, settings=settings, world=world, progress=progress, stop=stop
+            )
     except (TrainingStoppedError, UndecodedVideosError):
         if world.is_first:  # all processes stop, and one of them says so
             raise
         raise typer.Exit(1) from None
     finally:
         distributed.leave()
-
-
-def _run(
-    job: Job, settings: "Settings", out: Path, world: "World", here: "torch.device"
-) -> dict[str, Any]:
-    from ucofia.datasets.registry import open_data
-    from ucofia.presets import preset as named
-    from ucofia.train import start
-    from ucofia.train.activation_checkpointing import recompute_blocks
-    from ucofia.train.loop import train as run
-
-    preset = named(job.preset)
-    opened = open_data(job.benchmark or _benchmark_of(job.preset), job.data)
-    with progress_bar(quiet=not world.is_first) as progress, _stop_signals() as stop:
-        model = start.start_model(preset, job.backbone, opened.frames, seed=settings.seed).to(here)
-        if job.recompute:
-            recompute_blocks(model)
-        return run(
-            model,
-            _train_data(opened, model, job, settings.workers, world, progress),
-            out=out,
-            config=_changed(start.recipe(preset, job.backbone), job.changes),
-            settings=settings,
-            about={"preset": job.preset, "backbone": job.backbone},
-            world=world,
-            progress=progress,
-            stop=stop,
-        )
+    if world.is_first:
+        show_json(result) if json else show(*_text(result, out))
+    return 0
 
 
 def _benchmark_of(preset: str) -> str:
@@ -171,10 +166,33 @@ def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig"
     return replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
+def _part_rates(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    found = []
+    for text in given:
+        part, _, value = text.partition("=")
+        try:
+            found.append((part, float(value)))
+        except ValueError as error:
+            rule = f"{text!r} is not PART=RATE, such as backbone.text=1e-4"
+            raise typer.BadParameter(rule, param_hint="--rate") from error
+    return tuple(found)
+
+
+def _frames(opened: "OpenedData", tokens: Path | None) -> Any:
+    """What frames the model will see, where that decides how it is built."""
+    if tokens is None:
+        return opened.frames
+    from ucofia.datasets.token_cache import open_tokens
+
+    return open_tokens(tokens)
+
+
 def _train_data(
     opened: "OpenedData",
     model: "Model",
-    job: Job,
+    data: Path | None,
+    cache: Path | None,
+    tokens: Path | None,
     workers: int,
     world: "World",
     progress: "Progress | None",
@@ -183,17 +201,25 @@ def _train_data(
     from ucofia.datasets.frame_cache import failures, open_cache
     from ucofia.train.settings import TrainData
 
+    benchmark = opened.benchmark
+    if tokens is not None:
+        benchmark, stored = stored_tokens(benchmark, tokens, model)
+    if world.is_first:
+        for note in benchmark.notes:
+            talk(f"note: {note}")
+    if tokens is not None:
+        return TrainData(benchmark, stored)
     if opened.frames is not None:
-        return TrainData(opened.benchmark, opened.frames, opened.train_groups)
-    folder = cache_folder(job.data, job.cache)
-    videos = [video for split in opened.benchmark.splits for video in split.videos]
+        return TrainData(benchmark, opened.frames, opened.train_groups)
+    folder = cache_folder(data, cache)
+    videos = [video for split in benchmark.splits for video in split.videos]
     if world.is_first:
         decode_once(videos, folder, model, workers=workers, progress=progress)
     world.wait()
     failed = failures(folder, {video.id for video in videos})
     if failed:  # now, not at the step that meets one of them
         raise UndecodedVideosError([f"{one.path}: {one.reason}" for one in failed], folder)
-    return TrainData(opened.benchmark, open_cache(folder))
+    return TrainData(benchmark, open_cache(folder))
 
 
 def _text(result: dict[str, Any], out: Path) -> list[str]:

@@ -33,17 +33,20 @@ def parse(
 ) -> tuple[list[VideoItem], list[str]]:
     """Return videos and paragraphs, in the order of `ids` or else of the file."""
     items, paragraphs = [], []
-    for id in found if ids is None else ids:
+    listed = found if ids is None else ids
+    if not isinstance(found, dict) or not isinstance(listed, dict | list) or not listed:
+        raise AnnotationError(where, "it should map each video id to its sentences and duration")
+    for id in listed:
         try:
             # Most sentences but the first begin with a space.
             sentences = [sentence.strip() for sentence in found[id]["sentences"]]
             seconds = float(found[id]["duration"])
             end_second = float(math.ceil(seconds))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            path = videos.path(id, id.removeprefix("v_"))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise AnnotationError(
                 where, f"video {id!r} has no sentences or no duration ({error})"
             ) from error
-        path = videos.path(id, id.removeprefix("v_"))
         items.append(VideoItem(id, path, 0.0, end_second, seconds))
         paragraphs.append(" ".join(sentences))
     return items, paragraphs

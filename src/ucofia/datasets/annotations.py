@@ -51,12 +51,47 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
+    return parse_json(str(path), read_text(path))
+
+
+def parse_json(where: str, text: str) -> Any:
+    """Parse JSON from people we do not know; anything odd is an error that names the place."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
+        at = where if ", line " in where else f"{where}, line {error.lineno}"
+        raise AnnotationError(at, f"this is not JSON ({error.msg})") from error
+    except RecursionError as error:
+        raise AnnotationError(where, "it is nested too deeply to be captions") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise AnnotationError(where, f"this is not JSON ({error})") from error
+
+
+def require_text(where: str, what: str, value: Any) -> str:
+    """Check that a value is a text that can be stored and shown."""
+    if not isinstance(value, str):
+        raise AnnotationError(where, f"the {what} is {str(value)[:40]!r}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise AnnotationError(where, f"the {what} holds half a character ({error})") from error
+    if "\0" in value:
+        raise AnnotationError(where, f"the {what} holds a zero byte")
+    return value
+
+
+def inside(where: str, folder: Path, name: str) -> Path:
+    """Return a path below a folder; one that leads out of it is refused.
+
+    Links are followed: the owner of the folder made them, not the writer of the captions.
+    """
+    normal = os.path.normpath(name)
+    leads_out = os.path.isabs(normal) or os.path.splitdrive(normal)[0]
+    if leads_out or normal.split(os.sep)[0] == os.pardir:
         raise AnnotationError(
-            f"{path}, line {error.lineno}", f"this is not JSON ({error.msg})"
-        ) from error
+            where, f"the path {name!r} leads out of {folder}", "name files below that folder"
+        )
+    return folder / normal
 
 
 def read_list(path: Path) -> list[str]:
@@ -148,8 +183,10 @@ class VideoFiles:
             stem = name.rpartition(".")[0]
             if stem in self.by_stem:
                 return self.by_stem[stem]
-        missing = names[0] if Path(names[0]).suffix in VIDEO_SUFFIXES else f"{names[0]}.mp4"
-        return self.folder / missing
+        # Only the name: an id must not lead out of the folder.
+        missing = Path(names[0]).name
+        has_suffix = Path(missing).suffix in VIDEO_SUFFIXES
+        return self.folder / (missing if has_suffix else f"{missing}.mp4")
 
 
 def find_videos(folder: Path) -> VideoFiles:

@@ -85,8 +85,10 @@ def _arrays(folder: Path, rows: int) -> tuple[Frames, NDArray[np.bool_] | None]:
 def _mapped(path: Path) -> Frames:
     try:
         mapped: Frames = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged header may raise almost anything
         raise AnnotationError(str(path), f"this is not a whole .npy file ({error})") from error
+    if not isinstance(mapped, np.ndarray):
+        raise AnnotationError(str(path), "this is an archive, not a .npy file")
     return mapped
 
 

@@ -5,18 +5,25 @@ Columns (or keys): `path` relative to the folder, `caption`; optional `split` (t
 Without any split column a validation and a test part are held out.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ucofia.datasets.annotations import find_file, read_table, read_text
+from ucofia.datasets.annotations import (
+    find_file,
+    inside,
+    parse_json,
+    read_table,
+    read_text,
+    require_text,
+)
 from ucofia.datasets.splits import hold_out
 from ucofia.datasets.types import Benchmark, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
-_SPLITS = ("train", "val", "test")
+_USES = {"train": "trained on it", "val": "chosen on it", "test": "tested on it"}
+_SPLITS = tuple(_USES)
 Lines = Sequence[tuple[int, Mapping[str, Any]]]
 _KNOWN = ("path", "caption", "split", "start", "end")
 
@@ -66,12 +73,7 @@ def parse_json_lines(where: str, text: str) -> Lines:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise AnnotationError(
-                f"{where}, line {number}", f"this is not JSON ({error.msg})"
-            ) from error
+        value = parse_json(f"{where}, line {number}", line)
         if not isinstance(value, dict):
             raise AnnotationError(f"{where}, line {number}", "this is not a JSON object {...}")
         found.append((number, value))
@@ -85,11 +87,13 @@ def parse_row(where: str, line: Mapping[str, Any]) -> Row:
         raise AnnotationError(
             where, f"unknown column {unknown[0]!r}", f"known are {', '.join(_KNOWN)}"
         )
-    path, caption = (str(line.get(name) or "").strip() for name in ("path", "caption"))
+    path, caption = (
+        require_text(where, name, line.get(name) or "").strip() for name in ("path", "caption")
+    )
     if not path or not caption:
         empty = "caption" if path else "path"
         raise AnnotationError(where, f"the {empty} is empty", "fill it in, or delete the line")
-    split = str(line.get("split") or "").strip() or None
+    split = require_text(where, "split", line.get("split") or "").strip() or None
     if split is not None and split not in _SPLITS:
         raise AnnotationError(where, f"the split is {split!r}", "use train, val or test")
     start, end = (_seconds(where, name, line.get(name)) for name in ("start", "end"))
@@ -115,7 +119,8 @@ def build(folder: Path, where: Path, rows: list[tuple[int, Row]], *, seed: int) 
                 f"{row.id!r} is in {name!r} here and in {home[row.id]!r} above",
                 "a video may be in one split only",
             )
-        item = VideoItem(row.id, folder / row.path, row.start_second, row.end_second)
+        path = inside(f"{where}, line {number}", folder, row.path)
+        item = VideoItem(row.id, path, row.start_second, row.end_second)
         parts[name].videos[row.id] = item
         parts[name].captions.setdefault(row.id, []).append(row.caption)
     train, val, test = (
@@ -138,6 +143,11 @@ def _completed(
     if not val.videos:
         train, val, _ = hold_out(train, videos=share, seed=seed)
         notes.append(f"val is {len(val.videos):,} videos, held out with seed {seed}")
+    notes += [
+        f"{split.name} is empty, so nothing can be {_USES[split.name]}: give some lines this split"
+        for split in (train, val, test)
+        if not split.videos
+    ]
     return train, val, test, tuple(notes)
 
 
@@ -155,8 +165,10 @@ def _seconds(where: str, name: str, value: Any) -> float | None:
         return None
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise AnnotationError(where, f"{name} is {value!r}", "write seconds, such as 12.5")
+        raise AnnotationError(
+            where, f"{name} is {str(value)[:40]!r}", "write seconds, such as 12.5"
+        )
     return seconds

@@ -5,11 +5,12 @@ row of compressed pictures, and the `shard-*.jsonl` beside it says which bytes a
 which video. A shard exists once its `.jsonl` does, and of two shards with the same video the later
 name counts. A video is one read of contiguous bytes.
 
-`cache_fill.py` writes caches. Nothing here decodes a video.
+`frame_cache_writer.py` writes caches. Nothing here decodes a video.
 """
 
 import io
 import json
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,10 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         """Check what no type can say."""
-        if self.size < 1:
-            raise SettingError("size", self.size, "a crop needs at least one pixel")
+        for name in ("frames", "size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(name, value, "it must be a whole number of at least 1")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise SettingError("quality", self.quality, "it must be between 1 and 100")
 
@@ -54,6 +57,22 @@ class CachedVideo:
     start_second: float
     end_second: float | None
     source: tuple[int, int] | None  # size and time of change of the file it came from
+    checksum: int | None = None  # CRC-32 of its bytes; None in older caches
+
+    def read(self, folder: Path, video: VideoItem) -> bytes:
+        """Read the stored bytes of a video, which must be of the same stretch and undamaged."""
+        if (self.start_second, self.end_second) != (video.start_second, video.end_second):
+            raise NoFramesError(video.id, "the cache holds another stretch of it")
+        try:
+            with (folder / f"{self.shard}.bin").open("rb") as file:
+                file.seek(self.offset)
+                stored = file.read(sum(self.lengths))
+        except OSError as error:
+            problem = f"its bytes in {self.shard} cannot be read ({error.strerror})"
+            raise NoFramesError(video.id, problem) from error
+        if self.checksum is not None and zlib.crc32(stored) != self.checksum:
+            raise NoFramesError(video.id, f"its bytes in {self.shard} are damaged")
+        return stored
 
 
 @dataclass(frozen=True)
@@ -78,11 +97,7 @@ class CacheFrames:
         found = self.videos.get(video.id)
         if found is None:
             raise NoFramesError(video.id, f"it is not in the cache {self.folder}")
-        if (found.start_second, found.end_second) != (video.start_second, video.end_second):
-            raise NoFramesError(video.id, "the cache holds another stretch of it")
-        with (self.folder / f"{found.shard}.bin").open("rb") as file:
-            file.seek(found.offset)
-            stored = io.BytesIO(file.read(sum(found.lengths)))
+        stored = io.BytesIO(found.read(self.folder, video))
         try:
             return np.stack([_decompressed(stored.read(length)) for length in found.lengths])
         except (OSError, ValueError) as error:
@@ -92,8 +107,8 @@ class CacheFrames:
 def open_cache(folder: Path) -> CacheFrames:
     """Open a cache for reading; a shard that is not whole is left out, and so decoded again."""
     try:
-        stored = json.loads((folder / "cache.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        stored = dict(json.loads((folder / "cache.json").read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise AnnotationError(
             str(folder), "this is not a cache", "make one with: ucofia data cache"
         ) from error
@@ -105,41 +120,50 @@ def open_cache(folder: Path) -> CacheFrames:
         settings = CacheSettings(**stored)
     except TypeError as error:
         raise AnnotationError(str(folder / "cache.json"), str(error), "make it again") from error
+    return CacheFrames(folder, settings, stored_videos(folder))
+
+
+def stored_videos(folder: Path) -> dict[str, CachedVideo]:
+    """List what the whole shards of a folder hold; of two with one video the later name counts."""
     videos: dict[str, CachedVideo] = {}
     for index in sorted(folder.glob("shard-*.jsonl")):
         videos.update(_shard_rows(index))
-    return CacheFrames(folder, settings, videos)
+    return videos
 
 
 def failures(folder: Path, ids: Collection[str] | None = None) -> list[CacheFailure]:
     """List the videos that gave no frames when they were last tried; of some ids, or all."""
     path = folder / FAILED
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [CacheFailure(**json.loads(line)) for line in lines]
+    try:
+        found = [CacheFailure(**json.loads(line)) for line in lines]
+    except (ValueError, TypeError, RecursionError) as error:
+        advice = "delete it: the next run lists anew what fails"
+        raise AnnotationError(str(path), f"it is damaged ({error})", advice) from error
     return [failure for failure in found if ids is None or failure.id in ids]
 
 
 def _shard_rows(index: Path) -> Iterator[tuple[str, CachedVideo]]:
+    stored = index.with_suffix(".bin")
     try:
         rows = [json.loads(line) for line in index.read_text().splitlines()]
-    except ValueError:
-        return
-    stored = index.with_suffix(".bin")
-    whole = sum(sum(row["lengths"]) for row in rows)
-    if not stored.exists() or stored.stat().st_size != whole:
-        return
-    for row in rows:
-        yield (
-            row["id"],
-            CachedVideo(
+        whole = sum(sum(row["lengths"]) for row in rows)
+        videos = {
+            row["id"]: CachedVideo(
                 index.stem,
                 row["offset"],
                 tuple(row["lengths"]),
                 row["start_second"],
                 row["end_second"],
                 tuple(row["source"]) if row["source"] else None,
-            ),
-        )
+                row.get("checksum"),
+            )
+            for row in rows
+        }
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if stored.exists() and stored.stat().st_size == whole:
+        yield from videos.items()
 
 
 def _decompressed(stored: bytes) -> UInt8[np.ndarray, "3 h x"]:

@@ -13,6 +13,7 @@ import json
 import os
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -66,20 +67,20 @@ def fill_cache(
 ) -> CacheReport:
     """Decode the videos that the cache lacks, or whose files have changed."""
     cached = _prepared(folder, settings).videos
-    wanted = [video for video in videos if not _is_fresh(video, cached.get(video.id))]
+    wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]
     failed: list[CacheFailure] = []
     warned: list[CacheFailure] = []
-    shard = _Shard(folder)
+    shard = ShardWriter(folder)
     try:
         with ThreadPoolExecutor(workers) as threads:
-            for done, (video, result) in enumerate(_decoded(wanted, settings, workers, limits), 1):
+            for done, (video, result) in enumerate(decoded(wanted, settings, workers, limits), 1):
                 if isinstance(result, Failed):
                     failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
                 else:
                     pictures = threads.map(
-                        lambda crop: compressed(crop, settings.quality), _clip(result).crops
+                        lambda crop: compressed(crop, settings.quality), clip_of(result).crops
                     )
-                    shard.add(video, list(pictures), result)
+                    shard.add(video, list(pictures), clip_of(result).seconds)
                     warned += [
                         CacheFailure(video.id, str(video.path), text) for text in result.warnings
                     ]
@@ -88,7 +89,7 @@ def fill_cache(
     finally:
         # Also when interrupted: what was decoded is kept.
         shard.flush()
-        _list_failed(folder, videos, failed)
+        list_failed(folder, videos, failed)
     added = len(wanted) - len(failed)
     return CacheReport(added, len(videos) - len(wanted), tuple(failed), tuple(warned))
 
@@ -105,41 +106,44 @@ def sampling_of(video: VideoItem, settings: CacheSettings) -> Sampling:
 
 
 @dataclass
-class _Shard:
-    """Pictures on their way to the disk."""
+class ShardWriter:
+    """Videos on their way to the disk, as bytes; a shard appears whole."""
 
     folder: Path
-    pictures: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     size_bytes: int = 0
 
-    def add(self, video: VideoItem, pictures: list[bytes], result: Decoded) -> None:
+    def add(self, video: VideoItem, parts: Sequence[bytes], seconds: Sequence[float]) -> None:
+        """Take the bytes of a video, in pieces whose lengths are kept."""
         self.rows.append(
             {
                 "id": video.id,
                 "start_second": video.start_second,
                 "end_second": video.end_second,
                 "offset": self.size_bytes,
-                "lengths": [len(picture) for picture in pictures],
-                "seconds": _clip(result).seconds,
+                "lengths": [len(part) for part in parts],
+                "seconds": list(seconds),
                 "source": _source(video),
+                "checksum": zlib.crc32(b"".join(parts)),
             }
         )
-        self.pictures += pictures
-        self.size_bytes += sum(len(picture) for picture in pictures)
+        self.parts += parts
+        self.size_bytes += sum(len(part) for part in parts)
         if self.size_bytes >= _SHARD_BYTES:
             self.flush()
 
     def flush(self) -> None:
+        """Write what there is as one shard."""
         if not self.rows:
             return
         # By time, because the later of two shards counts; and a name nobody else has, because two
         # runs may fill one cache.
         name = f"shard-{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
-        write_atomic(self.folder / f"{name}.bin", b"".join(self.pictures))
+        write_atomic(self.folder / f"{name}.bin", b"".join(self.parts))
         index = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_atomic(self.folder / f"{name}.jsonl", index)
-        self.pictures, self.rows, self.size_bytes = [], [], 0
+        self.parts, self.rows, self.size_bytes = [], [], 0
 
 
 def _prepared(folder: Path, settings: CacheSettings) -> CacheFrames:
@@ -153,17 +157,23 @@ def _prepared(folder: Path, settings: CacheSettings) -> CacheFrames:
         if holds != asked:
             rule = f"the cache {folder} was made with {holds!r}; use that, or another folder"
             raise SettingError(name, asked, rule)
+    remove_orphans(folder)
+    return cache
+
+
+def remove_orphans(folder: Path) -> None:
+    """Delete what a killed run left behind long ago."""
     for path in [*folder.glob("*" + PART), *folder.glob("shard-*.bin")]:
         # Left by a run that was killed. A young one may belong to a run that is still busy.
         is_whole = path.with_suffix(".jsonl").exists()
         if not is_whole and time.time() - path.stat().st_mtime > _ORPHAN_SECONDS:
             path.unlink(missing_ok=True)
-    return cache
 
 
-def _decoded(
+def decoded(
     videos: Sequence[VideoItem], settings: CacheSettings, workers: int, limits: Limits
 ) -> Iterator[tuple[VideoItem, Decoded | Failed]]:
+    """Decode the chosen frames of videos to crops."""
     # Mean and deviation belong to a model; a cache keeps bytes.
     crop = PixelSpec(size=settings.size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     requests = []
@@ -175,12 +185,14 @@ def _decoded(
     return zip(videos, decode_many(requests, workers=workers, limits=limits), strict=True)
 
 
-def _clip(result: Decoded) -> Clip:
+def clip_of(result: Decoded) -> Clip:
+    """Return the only clip of a stretch."""
     (clip,) = result.clips  # a whole stretch is one segment
     return clip
 
 
-def _is_fresh(video: VideoItem, cached: CachedVideo | None) -> bool:
+def is_fresh(video: VideoItem, cached: CachedVideo | None) -> bool:
+    """Tell whether a cached video is of the same stretch of an unchanged file."""
     if cached is None:
         return False
     same = (cached.start_second, cached.end_second) == (video.start_second, video.end_second)
@@ -196,9 +208,7 @@ def _source(video: VideoItem) -> tuple[int, int] | None:
     return None if status is None else (status.st_size, status.st_mtime_ns)
 
 
-def _list_failed(
-    folder: Path, videos: Sequence[VideoItem], failed: Sequence[CacheFailure]
-) -> None:
+def list_failed(folder: Path, videos: Sequence[VideoItem], failed: Sequence[CacheFailure]) -> None:
     """Write down what failed, beside what earlier runs wrote about other videos."""
     now = {video.id for video in videos}
     listed = [failure for failure in failures(folder) if failure.id not in now] + list(failed)

@@ -83,10 +83,13 @@ def parse_captions(
         captions: dict[str, list[str]] = {id: [] for id in organisers}
         for sentence in sorted(sentences, key=lambda sentence: int(sentence["sen_id"])):
             captions[sentence["video_id"]].append(sentence["caption"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnnotationError(
             "MSR-VTT captions", f"a video or sentence lacks {error}, or names an unknown video"
         ) from error
+    for id in captions:
+        if not isinstance(id, str):
+            raise AnnotationError("MSR-VTT captions", f"the video id {id!r} is not a text")
     return captions, organisers
 
 

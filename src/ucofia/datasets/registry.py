@@ -82,7 +82,30 @@ def data_sets() -> Mapping[str, DataSet]:
 
 
 def open_data(name: str, data: Path | None = None) -> OpenedData:
-    """Open a data set; its parts are the same for whoever trains on them or tests with them."""
+    """Open a data set; its parts are the same for whoever trains on them or tests with them.
+
+    Args:
+        name: One of `ucofia data list`, such as "msvd" or "folder".
+        data: The folder of its annotations and videos; None where it needs none.
+
+    Returns:
+        Texts and videos in three splits, and a frame source where frames need no decoding.
+
+    Raises:
+        UnknownNameError: There is no such data set; the nearest name is suggested.
+        SettingError: The folder is missing.
+        AnnotationError: An annotation file is missing or does not say what its format promises.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "captions.csv").write_text(
+        ...     "path,caption,split\\na.mp4,a dog,train\\nb.mp4,a cat,val\\nc.mp4,a cow,test\\n"
+        ... )
+        >>> open_data("folder", folder).benchmark.test.texts[0].text
+        'a cow'
+    """
     known = data_sets()
     if name not in known:
         raise UnknownNameError("data set", name, list(known))

@@ -52,16 +52,17 @@ class Split:
                     f"split {self.name!r}",
                     f"text {row} belongs to video {text.video} of {len(self.videos)}",
                 )
+            try:
+                text.text.encode()
+            except UnicodeEncodeError as error:
+                raise AnnotationError(
+                    f"split {self.name!r}", f"text {row} holds half a character ({error.reason})"
+                ) from error
 
     @property
     def truth(self) -> tuple[int, ...]:
         """The video row of every text row."""
         return tuple(text.video for text in self.texts)
-
-    @property
-    def is_one_to_one(self) -> bool:
-        """Whether text i describes video i and nothing else does."""
-        return self.truth == tuple(range(len(self.videos)))
 
     def take(self, videos: Sequence[int], *, name: str | None = None) -> "Split":
         """Keep the given videos, in the given order, and the texts that belong to them."""

@@ -120,7 +120,30 @@ def evaluate(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Rank a split both ways, raw and normalised, level by level."""
+    """Rank a split both ways, raw and normalised, level by level.
+
+    Split -> features -> scores -> normalise -> ranks.
+
+    Args:
+        model: What is tested, on the device where it runs.
+        benchmark: The data set; `options.split` of it is tested, `options.bank` normalises.
+        frames: Where frames (or features, or stored tokens) come from.
+        options: What is evaluated and how much of it; the test split with all normalisations.
+        progress: Told about every stage.
+
+    Returns:
+        Ranks of every query under every normalisation, the scores they come from, seconds by
+        stage, and warnings that a reader of the figures should know.
+
+    Raises:
+        UnknownNameError: There is no such split.
+        NoFramesError: A video has no frames.
+        SettingError: The split has no videos.
+
+    Example:
+        >>> found = evaluate(model, opened.benchmark, opened.frames)     # doctest: +SKIP
+        >>> found.line("t2v", "none").summary.recall[1]                  # doctest: +SKIP
+    """
     options = options or Options()
     model.eval()
     clock = _Clock()
@@ -131,7 +154,7 @@ def evaluate(
     with clock("encoding videos"):
         collection = encoded(split, progress=progress)
     with clock("scoring"), counting_cuts() as cut:
-        scores = level_scores(model, texts, collection, split.name, progress)
+        scores = level_scores(model, texts, collection, split.name, progress=progress)
     with counting_cuts():
         with clock("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
@@ -230,10 +253,12 @@ def _bank_scores(
     """Score the bank both ways; its videos may be missing where its texts are not."""
     banks: dict[Direction, LevelScores] = {}
     if bank.texts:
-        banks["t2v"] = level_scores(model, bank.texts, collection, "the bank's texts", progress)
+        name = "the bank's texts"
+        banks["t2v"] = level_scores(model, bank.texts, collection, name, progress=progress)
     if bank.videos.videos:
         others = encoded(bank.videos, progress=progress)
-        banks["v2t"] = level_scores(model, texts, others, "the bank's videos", progress)
+        name = "the bank's videos"
+        banks["v2t"] = level_scores(model, texts, others, name, progress=progress)
     return banks
 
 

@@ -6,7 +6,7 @@ lie in temporary files. `check_search` asks some queries as a user would, and co
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,10 @@ VIDEOS_AT_ONCE = 64
 SEARCHED = 16  # queries that are also searched for one by one
 
 
+def _nothing() -> None:
+    """Do nothing between two batches."""
+
+
 @dataclass(frozen=True)
 class SearchCheck:
     """Queries that were also searched for one by one."""
@@ -44,29 +48,46 @@ def gallery(
     *,
     batch: int,
     workers: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    between: Callable[[], None] = _nothing,
     progress: Progress | None = None,
 ) -> Collection:
-    """Encode the videos of a split into an index in memory."""
-    if not split.videos:
-        raise SettingError("split", split.name, "it has no videos")
+    """Encode the videos of a split into an index in memory.
+
+    Of several processes each encodes every `ranks`-th video, and must have at least one. `between`
+    is called before each batch, equally often in every process.
+    """
+    share = len(range(rank, len(split.videos), ranks))
+    if not share:
+        rule = (
+            "it has no videos" if not rank else f"it has fewer videos than the {ranks} processes"
+        )
+        raise SettingError("split", split.name, rule)
     parts: list[VideoFeatures] = []
-    done = 0
+    rows: list[int] = []
     loaded = video_batches(
         split,
         frames,
         batch=batch,
         max_frames=model.config.frames,
+        rank=rank,
+        ranks=ranks,
         workers=workers,
     )
-    for some in loaded:
+    for _ in range(-(-len(range(0, len(split.videos), ranks)) // batch)):
+        between()
+        some = next(loaded, None)
+        if some is None:  # another process has one video more
+            continue
         with torch.inference_mode():
             parts.append(_stored(model.encode_video(some.videos.to(model.device)).to("cpu")))
-        done += len(some.rows)
+        rows += some.rows
         if progress:
-            progress(f"encoding videos of {split.name}", done, len(split.videos))
+            progress(f"encoding videos of {split.name}", len(rows), share)
     names = VideoFeatures.__dataclass_fields__
     whole = VideoFeatures(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
-    return in_memory(whole, names=[video.id for video in split.videos])
+    return in_memory(whole, names=[split.videos[row].id for row in rows])
 
 
 def level_scores(
@@ -74,6 +95,8 @@ def level_scores(
     texts: Sequence[str],
     collection: Collection,
     name: str,
+    *,
+    between: Callable[[], None] = _nothing,
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level, in blocks."""
@@ -81,6 +104,7 @@ def level_scores(
     found = {level: scratch_array.empty(shape, np.float32) for level in model.levels()}
     done = 0
     for text in model.encode_texts(texts):
+        between()
         with torch.inference_mode():
             for first in range(0, len(collection), VIDEOS_AT_ONCE):
                 last = min(len(collection), first + VIDEOS_AT_ONCE)

@@ -17,6 +17,8 @@ from ucofia.errors import MatrixError
 
 ONLY_LEVEL = "total"
 BLOCK_ENTRIES = 2**22  # averaged at a time
+# Scores hardly compress: who claims more than this is no matrix but a trap.
+LARGE_BYTES, LARGEST_RATIO = 2**28, 100
 ADVICE = "Save a two-dimensional array of numbers: numpy.save(path, scores)"
 
 
@@ -43,13 +45,15 @@ def load_truth(path: Path) -> np.ndarray:
     advice = "Give one whole number per text, the index of its video counted from 0"
     try:
         if path.suffix == ".npy":
-            truth = np.load(path, allow_pickle=False)
+            truth = np.load(path, mmap_mode="r", allow_pickle=False)
         elif path.suffix == ".json":
             truth = np.asarray(json.loads(path.read_text(encoding="utf-8")))
         else:
             truth = np.loadtxt(path, dtype=np.int64, ndmin=1, encoding="utf-8")
-    except (ValueError, OSError) as error:
+    except Exception as error:  # hostile or damaged files may raise almost anything
         raise MatrixError(str(path), f"is no truth file: {_one_line(error)}", advice) from error
+    if not isinstance(truth, np.ndarray):
+        raise MatrixError(str(path), "is an archive, not one row of numbers", advice)
     if truth.ndim != 1 or truth.dtype.kind not in "iu":
         problem = f"holds {truth.dtype} of shape {truth.shape}, not whole numbers in a row"
         raise MatrixError(str(path), problem, advice)
@@ -98,13 +102,27 @@ def _numpy_levels(path: Path) -> dict[str, np.ndarray]:
     try:
         # Mapping has no effect on an .npz, whose arrays are read when they are asked for.
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-        levels = dict(found.items()) if isinstance(found, NpzFile) else {ONLY_LEVEL: found}
-    except (ValueError, OSError, EOFError) as error:
+        levels = _unpacked(found) if isinstance(found, NpzFile) else {ONLY_LEVEL: found}
+    except Exception as error:  # hostile or damaged archives may raise almost anything
         problem = f"cannot be read as numbers: {_one_line(error)}"
         raise MatrixError(str(path), problem, ADVICE) from error
     if not levels:
         raise MatrixError(str(path), "holds no array", ADVICE)
     return {name: m.astype(np.float32) if m.dtype == bool else m for name, m in levels.items()}
+
+
+def _unpacked(archive: NpzFile) -> dict[str, np.ndarray]:
+    """Read every array of an archive that does not claim to be far larger than its file."""
+    members = archive.zip.infolist()  # type: ignore[union-attr]
+    claimed = sum(member.file_size for member in members)
+    stored = sum(member.compress_size for member in members)
+    if claimed > LARGE_BYTES and claimed > LARGEST_RATIO * stored:
+        raise ValueError(f"{stored:,} bytes claim to hold {claimed:,}")
+    found = dict(archive.items())
+    strange = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise ValueError(f"{strange[0]} is no array")
+    return found
 
 
 def _text_levels(path: Path) -> dict[str, np.ndarray]:
@@ -114,7 +132,7 @@ def _text_levels(path: Path) -> dict[str, np.ndarray]:
             delimiter = "," if "," in lines.readline() else None
             lines.seek(0)
             matrix = np.loadtxt(lines, delimiter=delimiter, dtype=np.float64, ndmin=2)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError, MemoryError) as error:
         problem = f"is no table of numbers: {_one_line(error)}"
         advice = "Write one text per line, its scores separated by commas, no header, no index"
         raise MatrixError(str(path), problem, advice) from error

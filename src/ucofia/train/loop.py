@@ -12,6 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -21,11 +22,12 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ucofia.config import TrainConfig, to_dict
+from ucofia.config import to_dict
 from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
+    SettingError,
     TextCutWarning,
     TrainingStoppedError,
     UCoFiAError,
@@ -33,10 +35,11 @@ from ucofia.errors import (
 from ucofia.model import Model
 from ucofia.provenance import commit, versions
 from ucofia.train import optim
+from ucofia.train.activation_checkpointing import recompute_blocks
 from ucofia.train.distributed import World, share_weights
 from ucofia.train.report import write_report
 from ucofia.train.run import RESULT, RunFolder
-from ucofia.train.settings import Settings, TrainData, described
+from ucofia.train.settings import TrainData, TrainSettings, described
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.tensorboard import Board
 from ucofia.train.validate import evaluate_split
@@ -48,34 +51,61 @@ def train(
     data: TrainData,
     *,
     out: Path,
-    config: TrainConfig,
-    settings: Settings,
-    about: Mapping[str, Any],
+    settings: TrainSettings,
     world: World | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train, or go on training, and return the result; a run that has ended returns its own.
 
-    `about` names what the weights and the data were made from. `stop` is asked between steps.
+    Args:
+        model: What is trained, in place; on the device where the training runs.
+        data: Splits, and where their frames (or features, or stored tokens) come from.
+        out: The run folder; an unfinished run in it goes on.
+        settings: The recipe and how it is carried out.
+        world: The processes that train together; None: this one alone.
+        progress: Told about every step, and about validations.
+        stop: Asked between steps and between the batches of a validation or test; when it says
+            yes, the run is saved and ends with `TrainingStoppedError`.
+
+    Returns:
+        What `result.json` holds: the test of the best model, what chose it, and settings.
+
+    Raises:
+        RunMismatchError: The folder holds a run with other settings.
+        RunBusyError: Another process trains in the folder.
+        DamagedRunError: A file of the folder is damaged, and nothing older can stand in.
+        LossNotFiniteError: A feature, the loss or a gradient is NaN or infinite.
+        TrainingStoppedError: `stop` said so.
+
+    Example:
+        >>> settings = TrainSettings(recipe=preset("ucofia").train)      # doctest: +SKIP
+        >>> train(model, data, out=Path("run"), settings=settings)["test"]["t2v"]["R@1"]
     """
     folder, world = RunFolder(out), world or World()
-    if world.is_first:
-        folder.open(described(model, data, config, settings, about))
-    world.wait()
-    if (known := folder.result()) is not None:
-        return known
-    if config.frozen_stem:
-        optim.freeze_stem(model)
-    share_weights(model, world)
-    run = _Run(model, data, folder, config, settings, world, progress, stop)
-    try:
-        run.resume()
-        while run.validated < config.epochs:
-            run.epoch(run.validated)
-        return run.finish(about)
-    finally:
-        run.board.close()
+    for split in data.benchmark.splits:
+        if not split.texts:
+            raise SettingError(
+                "split", split.name, "it has no texts, and a training needs all three"
+            )
+    with folder.locked() if world.is_first else nullcontext():
+        if world.is_first:
+            folder.open(described(model, data, settings))
+        world.wait()
+        if (known := folder.result()) is not None:
+            return known
+        optim.freeze(model, settings.recipe)
+        if settings.recompute:
+            recompute_blocks(model)
+        share_weights(model, world)
+        run = _Run(model, data, folder, settings, world, progress, stop)
+        try:
+            run.resume()
+            while run.validated < settings.recipe.epochs:
+                run.epoch(run.validated)
+            return run.finish()
+        finally:
+            run.board.close()
 
 
 @dataclass
@@ -83,14 +113,14 @@ class _Run:
     model: Model
     data: TrainData
     folder: RunFolder
-    config: TrainConfig
-    settings: Settings
+    settings: TrainSettings
     world: World
     progress: Progress | None
     stop: Callable[[], bool]
     step: int = 0  # updates done
     validated: int = 0  # epochs that were trained and validated
     best: dict[str, Any] | None = None
+    best_checksum: str | None = None  # of its weights, where this process knows it
     seconds: float = 0.0  # spent training, over all sittings
     clock: float = 0.0  # when the last step ended
     has_warned: bool = False
@@ -99,9 +129,10 @@ class _Run:
     board: Board = field(init=False)
 
     def __post_init__(self) -> None:
+        self.recipe = self.settings.recipe
         self.epoch_steps = len(self._plan(0))
-        self.steps = self.config.epochs * self.epoch_steps
-        self.optimizer = optim.optimiser(self.model, self.config)
+        self.steps = self.recipe.epochs * self.epoch_steps
+        self.optimizer = optim.optimiser(self.model, self.recipe)
         half = self.settings.precision == "float16"
         self.scaler = GradScaler(self.model.device.type, enabled=half)
         wanted = self.settings.tensorboard and self.world.is_first
@@ -113,6 +144,7 @@ class _Run:
         if counters is not None:
             self.step, self.validated = counters["step"], counters["validated"]
             self.best, self.seconds = counters["best"], counters["seconds"]
+            self.best_checksum = counters["best_checksum"]
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(counters["scaler"])
         if self.world.is_first:
@@ -133,10 +165,10 @@ class _Run:
         self.validated += 1
         self._save()
 
-    def finish(self, about: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Test the best model once, and write result and report."""
         self.world.wait()
-        self.folder.load_best(self.model)
+        self.folder.load_best(self.model, self.best_checksum)
         benchmark = self.data.benchmark
         result = {
             "benchmark": benchmark.name,
@@ -144,15 +176,17 @@ class _Run:
             "test": self._evaluate("test"),
             "chosen_by": {"split": benchmark.val.name, "metric": "t2v R@1", **(self.best or {})},
             "seed": self.settings.seed,
-            "train": asdict(self.config),
-            "settings": asdict(self.settings),
+            "preset": self.settings.preset,
+            "backbone": self.settings.backbone,
+            "dataset": self.settings.dataset,
+            "train": asdict(self.recipe),
+            "settings": self.settings.carried_out(),
             "model": to_dict(self.model.config),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "processes": self.world.ranks,
             "seconds": round(self.seconds, 1),
             "versions": versions(),
             "commit": commit(),
-            **about,
         }
         if self.world.is_first:
             write_report(self.folder, result)
@@ -180,7 +214,7 @@ class _Run:
         if not isfinite(loss):
             raise self._not_finite("the loss")
         factor = optim.rate_factor(
-            step, self.steps, warmup=self.config.warmup, kind=self.config.optimiser
+            step, self.steps, warmup=self.recipe.warmup, kind=self.recipe.optimiser
         )
         optim.set_rates(self.optimizer, factor)
         self.scaler.unscale_(self.optimizer)
@@ -208,12 +242,12 @@ class _Run:
         self.seconds += seconds
         if not self.world.is_first:
             return
-        speed, rate = self.config.batch / seconds, factor * self.config.head_rate
+        speed, rate = self.recipe.batch / seconds, factor * self.recipe.head_rate
         line = {"loss": loss, "norm": norm, "rate": rate, "pairs_per_second": round(speed, 1)}
         self.folder.log({"kind": "step", "step": self.step, "epoch": epoch, **line})
         self.board.add(self.step, line)
         if self.progress:
-            what = f"epoch {epoch + 1}/{self.config.epochs} loss {loss:.3f} rate {rate:.1e}"
+            what = f"epoch {epoch + 1}/{self.recipe.epochs} loss {loss:.3f} rate {rate:.1e}"
             self.progress(f"{what} {speed:.0f} pairs/s", self.step, self.steps)
 
     def _validate(self, epoch: int) -> None:
@@ -222,7 +256,7 @@ class _Run:
         if self.best is None or _goodness(chosen) > _goodness(self.best):
             self.best = chosen
             if self.world.is_first:
-                self.folder.save_best(self.model)
+                self.best_checksum = self.folder.save_best(self.model)
         if self.world.is_first:
             self.folder.log({"kind": "validation", **chosen})
             flat = {f"{way} {name}": v for way in found for name, v in found[way].items()}
@@ -236,8 +270,14 @@ class _Run:
             batch=self.settings.score_batch,
             workers=self.settings.workers,
             world=self.world,
+            between=self._stop_if_asked,
             progress=self.progress if self.world.is_first else None,
         )
+
+    def _stop_if_asked(self) -> None:
+        """End between two batches of a validation or test, in all processes at once."""
+        if self.world.any(self.stop(), self.model.device):
+            raise TrainingStoppedError(self.folder.path, self.step, self.steps)
 
     def _batches(self, epoch: int) -> Iterator[PairBatch]:
         return pair_batches(
@@ -266,7 +306,7 @@ class _Run:
     def _plan(self, epoch: int) -> Any:
         return epoch_plan(
             self.data.benchmark.train,
-            batch=self.config.batch,
+            batch=self.recipe.batch,
             seed=self.settings.seed,
             epoch=epoch,
             groups=self.data.train_groups,
@@ -277,6 +317,7 @@ class _Run:
             counters = {
                 "validated": self.validated,
                 "best": self.best,
+                "best_checksum": self.best_checksum,
                 "seconds": self.seconds,
                 "scaler": self.scaler.state_dict(),
             }

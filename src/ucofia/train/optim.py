@@ -7,7 +7,7 @@ fp32 weights and fp32 moments: with the authors' fp16 moments a rate of 1e-7 is 
 It does not know losses, batches or processes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import cos, log, pi
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ucofia.config import TrainConfig
+from ucofia.errors import SettingError, UnknownNameError
 from ucofia.model import Model
 
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # the authors' BertAdam; also CLIP's own AdamW
@@ -68,7 +69,7 @@ def parameter_groups(model: Model, config: TrainConfig) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        rate = config.encoder_rate if is_pretrained(model, name) else config.head_rate
+        rate = _rate(model, name, config)
         decay = config.weight_decay if _decays(name, parameter, config.optimiser) else 0.0
         split.setdefault((rate, decay), []).append(parameter)
     return [
@@ -77,11 +78,18 @@ def parameter_groups(model: Model, config: TrainConfig) -> list[dict[str, Any]]:
     ]
 
 
-def freeze_stem(model: Model) -> None:
-    """Keep the lowest layers of both towers as they are."""
+def freeze(model: Model, config: TrainConfig) -> None:
+    """Keep the lowest layers of both towers, and the parts that a recipe names, as they are."""
+    names = [name for name, _ in model.named_parameters()]
+    for part in (*config.frozen, *(part for part, _ in config.part_rates)):
+        if not any(_is_in(name, part) for name in names):
+            raise UnknownNameError("part of the model", part, _parts(names))
     for name, parameter in model.named_parameters():
-        if name.startswith("backbone.") and any(part in name for part in _STEM):
+        is_stem = name.startswith("backbone.") and any(part in name for part in _STEM)
+        if (is_stem and config.frozen_stem) or any(_is_in(name, part) for part in config.frozen):
             parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SettingError("frozen", config.frozen, "nothing is left to be trained")
 
 
 def rate_factor(
@@ -124,8 +132,25 @@ def is_pretrained(model: Model, name: str) -> bool:
     # CLIP learned the logit scale as well; the authors train it at the rate of the towers.
     if name == "logit_scale":
         return not fresh
-    is_fresh = any(name == part or name.startswith(f"{part}.") for part in fresh)
+    is_fresh = any(_is_in(name, part) for part in fresh)
     return name.startswith("backbone.") and not is_fresh
+
+
+def _rate(model: Model, name: str, config: TrainConfig) -> float:
+    for part, rate in config.part_rates:
+        if _is_in(name, part):
+            return rate
+    return config.encoder_rate if is_pretrained(model, name) else config.head_rate
+
+
+def _is_in(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
+
+
+def _parts(names: Sequence[str]) -> list[str]:
+    """What can be named: the parts of a model and of its backbone."""
+    depth = {name: 2 if name.startswith("backbone.") else 1 for name in names}
+    return sorted({".".join(name.split(".")[: depth[name]]) for name in names})
 
 
 def _decays(name: str, parameter: nn.Parameter, kind: Literal["adamw", "bertadam"]) -> bool:

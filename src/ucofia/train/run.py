@@ -2,24 +2,30 @@
 
     run.json             what is trained on what and how; a resumed run must say the same
     log.jsonl            one line per step and per validation
-    checkpoints/step-N-E weights, optimiser and counters after N steps and E validated epochs;
-                         only the last is kept
+    checkpoints/step-N-E weights, optimiser and counters after N steps and E validated epochs, with
+                         the checksums of all three; the last two are kept
     config.json, model.safetensors, ...   the best model so far: `ucofia.load(RUN)` reads it
     result.json, report.md, *.png         written at the end
+    lock                 held by the process that writes, as long as it lives
 
-A checkpoint is written under another name and renamed when it is complete. No generator state is
-in it, since all randomness is keyed (see `randomness.py`). Only one process writes.
+A checkpoint is written under another name and renamed when it is complete. One whose checksums do
+not fit is never read: the one before it is taken. No generator state is in it, since all
+randomness is keyed (see `randomness.py`). Only one process writes.
 """
 
+import hashlib
 import json
 import os
+import platform
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,7 +33,13 @@ from torch.optim import Optimizer
 
 from ucofia import checkpoint
 from ucofia.atomic import atomic_write, write_atomic
-from ucofia.errors import RunFolderError, RunMismatchError
+from ucofia.errors import (
+    DamagedCheckpointWarning,
+    DamagedRunError,
+    RunBusyError,
+    RunFolderError,
+    RunMismatchError,
+)
 from ucofia.model import Model
 
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
@@ -37,7 +49,8 @@ OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "log.jsonl",
     "result.json",
 )
-
+CHECKSUMS, LOCK, HOLDER = "checksums.json", "lock", "lock.json"
+KEPT = 2  # checkpoints: one may be damaged
 PARTIAL = ".partial"  # ends the name of a checkpoint that is being written
 
 
@@ -47,23 +60,40 @@ class RunFolder:
 
     path: Path
 
-    def open(self, settings: Mapping[str, Any]) -> None:
-        """Start the folder, or check that it belongs to the same training."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that writes here; another one's lock is an error that names it."""
         with self.written():
             self.path.mkdir(parents=True, exist_ok=True)
-            stored = self.path / SETTINGS
-            if not stored.exists():
-                write_atomic(stored, _as_json(settings))
-                return
-            known = json.loads(stored.read_text())
+        lock = FileLock(self.path / LOCK, timeout=0)
+        try:
+            with self.written():
+                lock.acquire()
+        except Timeout as error:
+            raise RunBusyError(self.path, self._holder()) from error
+        try:
+            holder = {"process": os.getpid(), "machine": platform.node()}
+            self.write(HOLDER, _as_json(holder))
+            yield
+        finally:
+            lock.release()
+
+    def open(self, settings: Mapping[str, Any]) -> None:
+        """Start the folder, or check that it belongs to the same training."""
+        stored = self.path / SETTINGS
+        if not stored.exists():
+            self.write(SETTINGS, _as_json(settings))
+            return
+        known = self._read(SETTINGS, "Restore it, or give another --out to start afresh")
         differences = list(_differences(known, json.loads(_as_json(settings))))
         if differences:
             raise RunMismatchError(self.path, differences)
 
     def result(self) -> dict[str, Any] | None:
         """Return the result of a run that has ended."""
-        path = self.path / RESULT
-        return json.loads(path.read_text()) if path.exists() else None
+        if not (self.path / RESULT).exists():
+            return None
+        return self._read(RESULT, "Delete it, and the same command tests the model once more")
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to the log."""
@@ -71,12 +101,14 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read the log; a line that a crash cut short is left out."""
+        """Read the log; a line that a crash cut short or a disk damaged is left out."""
         path = self.path / LOG
         if not path.exists():
             return []
-        whole = [text for text in path.read_text().splitlines(keepends=True) if text[-1] == "\n"]
-        return [json.loads(text) for text in whole]
+        with self.written():
+            text = path.read_text(encoding="utf-8", errors="replace")
+        found = [_log_line(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        return [line for line in found if line is not None]
 
     def forget_after(self, step: int, validated: int) -> None:
         """Drop what the log says about steps and validations that will be done again."""
@@ -86,13 +118,24 @@ class RunFolder:
             if line["step"] <= step
             and not (line["kind"] == "validation" and line["epoch"] >= validated)
         ]
-        with self.written():
-            write_atomic(self.path / LOG, "".join(json.dumps(line) + "\n" for line in kept))
+        self.write(LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
-    def save_best(self, model: Model) -> None:
-        """Write the model that the folder stands for."""
+    def save_best(self, model: Model) -> str:
+        """Write the model that the folder stands for; return the checksum of its weights."""
         with self.written():
             checkpoint.save(model, self.path)
+            return _checksum(self.path / checkpoint.WEIGHTS)
+
+    def load_best(self, model: Model, checksum: str | None) -> None:
+        """Put the best weights into the model; they must be those that were written."""
+        weights = self.path / checkpoint.WEIGHTS
+        with self.written():
+            if checksum is not None and _checksum(weights) != checksum:
+                advice = "Delete the folder `checkpoints` and this file to train again"
+                raise DamagedRunError(
+                    self.path, checkpoint.WEIGHTS, "its checksum is another one", advice
+                )
+            model.load_state_dict(load_file(weights))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole text file."""
@@ -102,10 +145,10 @@ class RunFolder:
     def save(
         self, step: int, model: Model, optimizer: Optimizer, counters: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint and drop the ones before it; an equal one is not written again."""
+        """Write a checkpoint and drop all but the last two; an equal one is not written again."""
         folder = self.path / "checkpoints" / f"step-{step:08d}-{counters['validated']:04d}"
         partial = folder.with_name(folder.name + PARTIAL)
-        if folder.exists():
+        if folder.exists() and _damage(folder) is None:
             return
         with self.written():
             shutil.rmtree(partial, ignore_errors=True)
@@ -113,26 +156,31 @@ class RunFolder:
             with atomic_write(partial / OPTIMISER) as part:
                 save_file(_optimiser_tensors(optimizer), part)
             write_atomic(partial / STATE, _as_json({"step": step, **counters}))
+            sums = {file: _checksum(partial / file) for file in _CHECKED}
+            write_atomic(partial / CHECKSUMS, _as_json(sums))
+            shutil.rmtree(folder, ignore_errors=True)  # a damaged one of the same step
             os.replace(partial, folder)
-            for old in self._checkpoints():
-                if old != folder:
-                    shutil.rmtree(old, ignore_errors=True)
+            for old in self._checkpoints()[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
 
     def load(self, model: Model, optimizer: Optimizer) -> dict[str, Any] | None:
-        """Put the last checkpoint into model and optimiser; return its counters."""
-        found = self._checkpoints()
-        if not found:
-            return None
-        with self.written():
-            model.load_state_dict(load_file(found[-1] / checkpoint.WEIGHTS))
-            _restore_optimiser(optimizer, load_file(found[-1] / OPTIMISER))
-            counters: dict[str, Any] = json.loads((found[-1] / STATE).read_text())
-        return counters
-
-    def load_best(self, model: Model) -> None:
-        """Put the best weights into the model."""
-        with self.written():
-            model.load_state_dict(load_file(self.path / checkpoint.WEIGHTS))
+        """Put the last whole checkpoint into model and optimiser; return its counters."""
+        found = self._checkpoints()[::-1]
+        for at, folder in enumerate(found):
+            with self.written():
+                problem = _damage(folder)
+            if problem is None:
+                with self.written():
+                    model.load_state_dict(load_file(folder / checkpoint.WEIGHTS))
+                    _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
+                    return dict(json.loads((folder / STATE).read_text()))
+            if at + 1 == len(found):
+                advice = "Delete the folder `checkpoints` to train from the start"
+                where = str(folder.relative_to(self.path))
+                raise DamagedRunError(self.path, where, f"{problem}, and none is older", advice)
+            warning = DamagedCheckpointWarning(folder, problem, found[at + 1].name)
+            warnings.warn(warning, stacklevel=2)
+        return None
 
     @property
     def saved_step(self) -> int | None:
@@ -144,15 +192,67 @@ class RunFolder:
         folders = (self.path / "checkpoints").glob("step-*")
         return sorted(path for path in folders if path.suffix != PARTIAL)
 
+    def _read(self, name: str, advice: str) -> dict[str, Any]:
+        with self.written():
+            stored = (self.path / name).read_bytes()
+        try:
+            found = json.loads(stored)
+        except (ValueError, RecursionError) as error:
+            problem = f"it is not JSON ({error})"
+            raise DamagedRunError(self.path, name, problem, advice) from error
+        if not isinstance(found, dict):
+            raise DamagedRunError(self.path, name, "it is not a JSON object", advice)
+        return found
+
+    def _holder(self) -> str:
+        try:
+            known = json.loads((self.path / HOLDER).read_bytes())
+            return f"process {int(known['process'])} on {str(known['machine'])[:99]}"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return "an unknown process"
+
     @contextmanager
     def written(self) -> Iterator[None]:
         """Turn a full or broken disk into our error; nothing half-written stays."""
         try:
             yield
+        except Timeout:  # also an OSError, but of the lock
+            raise
         except (OSError, SafetensorError) as error:
             for left in self.path.glob("*/*" + PARTIAL):
                 shutil.rmtree(left, ignore_errors=True)
             raise RunFolderError(self.path, str(error), self.saved_step) from error
+
+
+_CHECKED = (checkpoint.WEIGHTS, OPTIMISER, STATE)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _damage(folder: Path) -> str | None:
+    """Say what is wrong with a checkpoint."""
+    try:
+        sums = json.loads((folder / CHECKSUMS).read_bytes())
+        for file in _CHECKED:
+            if _checksum(folder / file) != sums[file]:
+                return f"{file} is not what was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"{CHECKSUMS} cannot be read"
+    return None
+
+
+def _log_line(text: str) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+        known = isinstance(line["step"], int) and line["kind"] in ("step", "validation")
+        return dict(line) if known and isinstance(line["epoch"], int) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _optimiser_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
@@ -173,12 +273,15 @@ def _restore_optimiser(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> N
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
+_UNSAID: tuple[Any, ...] = (None, [], "")  # older runs lack settings that came later
+
+
 def _differences(known: Any, given: Any, name: str = "") -> Iterator[str]:
     if isinstance(known, dict) and isinstance(given, dict):
         for key in sorted(known.keys() | given.keys()):
             inner = f"{name}.{key}" if name else key
             yield from _differences(known.get(key), given.get(key), inner)
-    elif known != given:
+    elif known != given and not (known in _UNSAID and given in _UNSAID):
         yield f"{name} was {known!r} and is now {given!r}"
 
 

@@ -1,6 +1,5 @@
-"""What a run may choose beside its recipe, what it trains on, and how it describes itself."""
+"""Everything that a run is told, what it trains on, and how it describes itself."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,16 +11,26 @@ from ucofia.train.step import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a run may choose beside the recipe of its data set."""
+class TrainSettings:
+    """The recipe of a run and how it is carried out."""
 
+    recipe: TrainConfig  # what changes the weights: rates, epochs, batch, what is frozen
+    preset: str = ""  # names for people, kept in run and result
+    backbone: str = ""
+    dataset: str = ""  # under which `datasets.registry.open_data` knows it
     seed: int = 42
     precision: Precision = "float32"
     chunk: int | None = None  # pairs encoded at a time; None: as many as a process has
+    recompute: bool = False  # activation checkpointing inside the towers
     workers: int = 0  # processes that load batches
     save_steps: int = 500  # between two checkpoints; each epoch ends with one as well
-    score_batch: int = 64  # texts or videos at a time when validating
+    score_batch: int = 64  # videos at a time when validating
     tensorboard: bool = False
+
+    def carried_out(self) -> dict[str, Any]:
+        """Everything but the recipe and the names, as JSON values."""
+        apart = ("recipe", "preset", "backbone", "dataset")
+        return {name: value for name, value in asdict(self).items() if name not in apart}
 
 
 @dataclass(frozen=True)
@@ -33,22 +42,17 @@ class TrainData:
     train_groups: tuple[int, ...] | None = None  # texts that should meet in a batch
 
 
-def described(
-    model: Model,
-    data: TrainData,
-    config: TrainConfig,
-    settings: Settings,
-    about: Mapping[str, Any],
-) -> dict[str, Any]:
+def described(model: Model, data: TrainData, settings: TrainSettings) -> dict[str, Any]:
     """Everything that changes the weights; how fast or in which pieces they come is not in it."""
     splits = {split.name: [len(split.texts), len(split.videos)] for split in data.benchmark.splits}
     return {
-        **about,
+        "preset": settings.preset,
+        "backbone": settings.backbone,
         "benchmark": data.benchmark.name,
         "texts and videos": splits,
         "seed": settings.seed,
         "precision": settings.precision,
-        "train": asdict(config),
+        "train": asdict(settings.recipe),
         "model": to_dict(model.config),
         "tower": _without(model.backbone.describe(), "transformers_version"),
     }

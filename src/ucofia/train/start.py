@@ -1,5 +1,7 @@
 """From a preset, a backbone and a data set to a model that can be trained.
 
+VISION+TEXT      the vision tower of one model beside the text tower of another, joined by
+                 projections that start untrained (locked-image tuning)
 tiny             small towers from nothing, for `shapes` and for first steps
 a model folder   the towers of a model that was trained before; its other parts start anew
 a sentence encoder's folder, with a data set of features
@@ -15,16 +17,20 @@ from ucofia import checkpoint
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets.feature_files import FeatureFrames
 from ucofia.datasets.frame_sources import FrameSource
+from ucofia.datasets.token_cache import TokenFrames
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
+from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import SettingError
 from ucofia.model import Model
 from ucofia.presets import Preset
 from ucofia.train import tiny_towers
 
-TINY = "tiny"
+TINY, JOIN = "tiny", "+"
 
 
 def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, seed: int) -> Model:
@@ -33,13 +39,43 @@ def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, se
         torch.manual_seed(seed)
         if isinstance(frames, FeatureFrames):
             return Model(_feature_towers(backbone, frames), without_patches(preset.model))
+        config = preset.model
+        if isinstance(frames, TokenFrames):
+            config = without_shift(config)
+        if is_joined(backbone):
+            vision, _, text = backbone.partition(JOIN)
+            return Model(joined_towers(vision, text), without_shift(config))
         if backbone == TINY:
-            return Model(
-                ClipBackbone.from_geometry(tiny_towers.GEOMETRY), tiny_towers.fit(preset.model)
-            )
-        if checkpoint.is_model_folder(Path(backbone)):
-            return _on_trained_towers(Path(backbone), preset.model)
-        return checkpoint.load(backbone, config=preset.model)
+            return Model(ClipBackbone.from_geometry(tiny_towers.GEOMETRY), tiny_towers.fit(config))
+        if checkpoint.is_model_folder(checkpoint.locate(backbone)):
+            return _on_trained_towers(checkpoint.locate(backbone), config)
+        return checkpoint.load(backbone, config=config)
+
+
+def is_joined(backbone: str) -> bool:
+    """Tell VISION+TEXT from the name or path of one model."""
+    return JOIN in backbone and not Path(backbone).expanduser().exists()
+
+
+def joined_towers(vision: str, text: str) -> JoinedBackbone:
+    """Join the vision tower of one model with the text tower of another.
+
+    Args:
+        vision: Name, folder or file of a model with a CLIP vision tower.
+        text: A model with a sentence encoder, or the transformers folder of one.
+
+    Raises:
+        SettingError: A model does not have such a tower.
+    """
+    seeing = _vision_of(vision)
+    joined = JoinedBackbone(seeing.config, _text_of(text))
+    joined.vision.load_state_dict(seeing.state_dict())
+    return joined
+
+
+def without_shift(config: ModelConfig) -> ModelConfig:
+    """Leave out token shift, which works inside a vision tower that nobody asks any more."""
+    return replace(config, shifted_blocks=())
 
 
 def recipe(preset: Preset, backbone: str) -> TrainConfig:
@@ -64,7 +100,41 @@ def _on_trained_towers(folder: Path, config: ModelConfig) -> Model:
     towers.logit_scale = trained.logit_scale.item()
     if isinstance(towers, ClipBackbone) and towers.width == tiny_towers.WIDTH:
         config = tiny_towers.fit(config)
+    if isinstance(towers, JoinedBackbone):
+        config = without_shift(config)
     return Model(towers, config)
+
+
+def _vision_of(name: str) -> ClipVision:
+    towers = checkpoint.load(name).backbone
+    if isinstance(towers, JoinedBackbone):
+        return towers.vision
+    if isinstance(towers, ClipBackbone):
+        values = {**towers.config.vision_config.to_dict(), "projection_dim": towers.width}
+        parts = {
+            "vision_model.": towers.vision.state_dict(),
+            "visual_projection.": towers.visual_projection.state_dict(),
+        }
+        state = {
+            prefix + key: value for prefix, own in parts.items() for key, value in own.items()
+        }
+    elif isinstance(towers, StarterBackbone):
+        values, state = towers.describe()["vision"], towers.vision.state_dict()
+    else:
+        raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
+    tower = ClipVision(ClipVisionConfig.from_values(values))
+    tower.load_state_dict(state)
+    return tower
+
+
+def _text_of(name: str) -> SentenceTower:
+    folder = checkpoint.locate(name)
+    if not checkpoint.is_model_folder(folder):
+        return SentenceTower.from_pretrained(folder)
+    tower = getattr(checkpoint.load(name).backbone, "text", None)
+    if not isinstance(tower, SentenceTower):
+        raise SettingError("text", name, "it has no sentence encoder that could be joined")
+    return tower
 
 
 def _feature_towers(backbone: str, frames: FeatureFrames) -> Backbone:

@@ -1,1 +1,1 @@
-"""The paper's ablation tables as one job: trainings on `shapes`, several seeds, one table."""
+"""The paper's ablation tables as one job: trainings on any data set, several seeds, one table."""

@@ -10,13 +10,9 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from ucofia import checkpoint
 from ucofia.atomic import write_atomic
@@ -24,30 +20,14 @@ from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
-from ucofia.evaluate.matrix_files import mean_level
-from ucofia.model import Model
 from ucofia.provenance import commit, versions
-from ucofia.research.ablate import pretraining
-from ucofia.research.ablate.rows import FRAMES, FULL, Training, trainings
-from ucofia.research.shapes.dataset import KINDS, Shapes, shapes
-from ucofia.train import tiny_towers
+from ucofia.research.ablate.rows import FULL, Setup, Training, train_values
 from ucofia.train.loop import train
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import TrainSettings
 from ucofia.types import Progress
 
-DATA_SEED = 0
 NORMALISE = ("none", "sinkhorn", "dual-softmax")
-BANK = 900  # texts, and videos
 SAVE_STEPS = 25
-
-
-@dataclass(frozen=True)
-class Size:
-    """Groups of a base and its distractors in each split."""
-
-    train: int = 260
-    val: int = 25
-    test: int = 90
 
 
 @dataclass(frozen=True)
@@ -56,26 +36,12 @@ class Job:
 
     results: Path  # one JSON per training and seed; small enough to be committed
     work: Path  # towers and runs; may be deleted
-    size: Size = Size()
+    setup: Setup
     progress: Progress | None = None
-
-    @cached_property
-    def data(self) -> Shapes:
-        """The drawn videos."""
-        return shapes(DATA_SEED, **asdict(self.size), frames=FRAMES, size=tiny_towers.IMAGE)
-
-    @cached_property
-    def data_name(self) -> str:
-        """A name for exactly these pixels and captions."""
-        digest = hashlib.blake2b(digest_size=6)
-        for part in (self.data.train, self.data.val, self.data.test):
-            digest.update(np.ascontiguousarray(part.pixels).tobytes())
-            digest.update("\n".join(text.text for text in part.split.texts).encode())
-        return digest.hexdigest()
 
     def run(self, names: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
         """Do what is missing, all trainings of a seed before the next seed; yields as it ends."""
-        known = trainings()
+        known = self.setup.trainings
         for name in names:
             if name not in known:
                 raise UnknownNameError("training", name, list(known))
@@ -100,50 +66,47 @@ class Job:
 
     def folder(self, training: Training, seed: int) -> Path:
         """Where a training is, and its model when it has ended; another recipe, another folder."""
-        return self.work / f"{training.name}-{_digest(self.recipe(training))}" / f"seed-{seed}"
+        return self.work / f"{training.name}-{digest(self.recipe(training))}" / f"seed-{seed}"
 
     def recipe(self, training: Training) -> dict[str, Any]:
         """Everything that a result depends on besides its seed and the code."""
-        made = {
-            "model": to_dict(training.model),
-            "train": asdict(training.train),
-            "towers": {"patch_pixels": training.patch_pixels, "train": asdict(pretraining.TRAIN)},
-            "pictures": pretraining.PICTURES,
-            "bank": BANK,
-            "data": self.data_name,
-            "size": asdict(self.size),
-        }
-        return dict(json.loads(json.dumps(made)))
+        return recipe(self.setup, training)
 
     def _make(self, training: Training, seed: int) -> None:
-        out = self.folder(training, seed)
+        out, setup = self.folder(training, seed), self.setup
         result = train(
-            self._model(training, seed),
-            self.train_data,
+            setup.model(training, seed),
+            setup.data,
             out=out,
-            config=training.train,
-            settings=Settings(seed=seed, save_steps=SAVE_STEPS),
-            about={"preset": training.name, "backbone": "tiny, trained on stills"},
+            settings=TrainSettings(
+                recipe=setup.train(training),
+                preset=training.name,
+                backbone=setup.backbone,
+                dataset=setup.name,
+                seed=seed,
+                save_steps=SAVE_STEPS,
+            ),
             progress=self.progress,
         )
-        model = checkpoint.load(out)
         found = evaluate(
-            model,
-            self.data.benchmark,
-            self.train_data.frames,
-            options=_options(training),
+            checkpoint.load(out),
+            setup.data.benchmark,
+            setup.data.frames,
+            options=_options(training, setup.bank),
             progress=self.progress,
         )
         document = {
             "training": training.name,
             "seed": seed,
-            "notes": list(self.data.notes),
+            "notes": list(setup.data.benchmark.notes),
             "test": _values(found),
-            "kinds": _kinds(self.data, found),
+            **setup.measured(found),
             "retrieved": _retrieved(found),
             "chosen_by": {k: result["chosen_by"][k] for k in ("split", "metric", "epoch", "t2v")},
             "parameters": result["parameters"],
             "train_seconds": result["seconds"],
+            "ranks": _ranks(found),
+            "videos": list(found.split.truth),
             "recipe": self.recipe(training),
             "commit": commit(),
             "versions": versions(),
@@ -154,34 +117,36 @@ class Job:
         with suppress(OSError):  # only needed to go on, and there is nothing left to do
             shutil.rmtree(out / "checkpoints")
 
-    def _model(self, training: Training, seed: int) -> Model:
-        recipe = self.recipe(training)
-        made = {part: recipe[part] for part in ("towers", "pictures", "data")}
-        folder = self.work / f"towers-{_digest(made)}"
-        pretrained = pretraining.pretrained(
-            folder, patch_pixels=training.patch_pixels, progress=self.progress
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return Model(pretrained, training.model)
 
-    @cached_property
-    def train_data(self) -> TrainData:
-        """The drawn videos as training and evaluation take them."""
-        made = self.data
-        return TrainData(made.benchmark, made.frames, made.train.groups)
+def recipe(setup: Setup, training: Training) -> dict[str, Any]:
+    """Everything that a result depends on besides its seed and the code."""
+    made = {
+        "model": to_dict(setup.config(training)),
+        "train": train_values(setup.train(training)),
+        **setup.made_from(training),
+        "bank": setup.bank,
+        "data": setup.data_name,
+    }
+    return dict(json.loads(json.dumps(made)))
 
 
-def _digest(values: Mapping[str, Any]) -> str:
+def digest(values: Mapping[str, Any]) -> str:
+    """A short name for some JSON values."""
     text = json.dumps(values, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _options(training: Training) -> Options:
+def _options(training: Training, bank: int | None) -> Options:
     """Only the full model is asked about normalisations and single levels."""
     if training.name != FULL:
         return Options(bank=None, normalise=("none",), batch=64, every_level=False)
-    return Options(normalise=NORMALISE, batch=64, bank_limit=BANK)
+    return Options(normalise=NORMALISE, batch=64, bank_limit=bank)
+
+
+def _ranks(found: Evaluation) -> dict[str, list[int]]:
+    """The rank of every text's video, with all levels, under each normalisation."""
+    lines = [r.line for r in found.ranked if r.levels == found.levels]
+    return {line.name: line.ranks.tolist() for line in lines if line.direction == "t2v"}
 
 
 def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
@@ -194,20 +159,6 @@ def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
         rounded = {k: round(v, 3) for k, v in ranked.line.summary.values().items()}
         values[ranked.line.direction][name] = rounded
     return values
-
-
-def _kinds(data: Shapes, found: Evaluation) -> dict[str, float]:
-    """How often a text prefers its video to the one that differs in a single fact, per cent.
-
-    Who cannot tell the two apart gets half the point.
-    """
-    total = mean_level(found.scores, found.weights)
-    shares = {}
-    for kind in KINDS[1:]:
-        text, right, wrong = data.test.hard_pairs(kind).T
-        ahead = np.sign(total[text, right] - total[text, wrong])
-        shares[kind] = round(50 * float(np.mean(1 + ahead)), 2)
-    return shares
 
 
 def _retrieved(found: Evaluation) -> dict[str, dict[str, float]]:

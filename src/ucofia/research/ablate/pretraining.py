@@ -18,7 +18,7 @@ from ucofia.presets import CLIP_STRAIGHT
 from ucofia.research.shapes.dataset import stills
 from ucofia.train import tiny_towers
 from ucofia.train.loop import train as train_model
-from ucofia.train.settings import Settings, TrainData
+from ucofia.train.settings import TrainData, TrainSettings
 from ucofia.types import Progress
 
 SEED = 0
@@ -37,9 +37,13 @@ def pretrained(
         _untrained(patch_pixels),
         _pictures(),
         out=folder,
-        config=TRAIN,
-        settings=Settings(seed=SEED, save_steps=100),
-        about={"preset": "clip-straight", "backbone": f"tiny, patches of {patch_pixels} pixels"},
+        settings=TrainSettings(
+            recipe=TRAIN,
+            preset="clip-straight",
+            backbone=f"tiny, patches of {patch_pixels} pixels",
+            seed=SEED,
+            save_steps=100,
+        ),
         progress=progress,
     )
     trained = checkpoint.load(folder)

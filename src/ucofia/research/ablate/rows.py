@@ -7,15 +7,19 @@ they were not measured here, and `shapes` cannot reproduce them. What can be com
 choice helps.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 from ucofia.config import LevelConfig, ModelConfig, TrainConfig
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate import paper_tables
+from ucofia.evaluate.benchmark import Evaluation
+from ucofia.model import Model
 from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, PRESETS, UCOFIA, VIDEO
 from ucofia.train import tiny_towers
+from ucofia.train.settings import TrainData
 
 FRAMES = 4
 # Short enough for a table on a laptop; the towers arrive trained on stills.
@@ -40,6 +44,12 @@ class Training:
         return replace(tiny_towers.fit(self.parts), frames=FRAMES)
 
 
+def train_values(config: TrainConfig) -> dict[str, Any]:
+    """A recipe as JSON values; what it does not set is left out, as in older results."""
+    values = json.loads(json.dumps(asdict(config)))
+    return {name: value for name, value in values.items() if value != []}
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of a table: a training, how its scores are normalised, what the paper has."""
@@ -60,11 +70,56 @@ class Table:
     rows: tuple[Row, ...]
 
 
+class Setup(Protocol):
+    """What an ablation runs on: data, towers, and how both are fitted to a training."""
+
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+
+    @property
+    def backbone(self) -> str:
+        """The towers, for people."""
+
+    @property
+    def bank(self) -> int | None:
+        """Most texts and videos that normalise."""
+
+    @property
+    def trainings(self) -> Mapping[str, Training]:
+        """What can be trained here."""
+
+    @property
+    def data(self) -> TrainData:
+        """What is trained and tested on."""
+
+    @property
+    def data_name(self) -> str:
+        """A name for exactly this data."""
+
+    def config(self, training: Training) -> ModelConfig:
+        """The model of a training."""
+
+    def train(self, training: Training) -> TrainConfig:
+        """The recipe of a training."""
+
+    def made_from(self, training: Training) -> dict[str, Any]:
+        """What the towers were made from, as JSON values."""
+
+    def model(self, training: Training, seed: int) -> Model:
+        """A model ready to be trained."""
+
+    def measured(self, found: Evaluation) -> dict[str, Any]:
+        """What only this data set can tell, as JSON values."""
+
+
 def _of(*levels: LevelConfig) -> ModelConfig:
     """UCoFiA with other levels; shift, temporal encoder and selection stay."""
     return replace(UCOFIA, levels=levels)
 
 
+# Rows about the towers themselves: their rates and their size.
+TOWER_TRAININGS = ("frozen-towers", "rate-tenth", "rate-tenfold", "finer-towers")
 PEERS = {
     "clip4clip-mean": "CLIP4Clip",
     "clip4clip-seq": None,  # the paper has one CLIP4Clip, and compares with its mean
@@ -108,9 +163,15 @@ def trainings() -> dict[str, Training]:
     return {training.name: training for training in TRAININGS}
 
 
-def chosen(only: Sequence[str]) -> list[str]:
+def tables_of(setup: Setup) -> tuple[Table, ...]:
+    """The tables all of whose rows can be trained on a data set."""
+    return tuple(t for t in tables() if all(row.training in setup.trainings for row in t.rows))
+
+
+def chosen(only: Sequence[str], setup: Setup) -> list[str]:
     """The trainings that some names ask for: of trainings, or of whole tables; none means all."""
-    known, by_table = trainings(), {table.name: table for table in tables()}
+    known = setup.trainings
+    by_table = {table.name: table for table in tables_of(setup)}
     for name in only:
         if name not in known and name not in by_table:
             raise UnknownNameError("training or table", name, [*known, *by_table])

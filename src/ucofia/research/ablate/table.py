@@ -7,20 +7,35 @@ than most, is left out and named.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+import numpy as np
 
 from ucofia.config import to_dict
 from ucofia.evaluate import paper_tables
 from ucofia.evaluate.hubness import COUNTS
 from ucofia.evaluate.report import markdown_table
-from ucofia.research.ablate.rows import FULL, Row, Training, tables, trainings
+from ucofia.metrics import compare
+from ucofia.research.ablate.job import recipe
+from ucofia.research.ablate.rows import (
+    FULL,
+    Row,
+    Setup,
+    Training,
+    tables,
+    tables_of,
+    train_values,
+    trainings,
+)
 
 NOT_RUN = "not run"
 METRICS = ("R@1", "R@5", "MnR")
 Result = Mapping[str, Any]
+TEST = "R@1 minus row above"
 HEAD = (
     *("row", "seeds", "t2v R@1", "t2v R@5", "t2v MnR", "v2t R@1"),
     *("paper R@1", "paper R@5", "paper MnR"),
@@ -41,14 +56,15 @@ class Results:
         return self.found.get(name, ())
 
 
-def read(folder: Path) -> Results:
-    """Read a folder of results."""
+def read(folder: Path, setup: Setup | None = None) -> Results:
+    """Read a folder of results, of `shapes` unless a setup says otherwise."""
     everything = [(path.name, _loaded(path)) for path in sorted(folder.glob("*-seed-*.json"))]
-    known = trainings()
+    known = trainings() if setup is None else setup.trainings
     current = [
         (name, result)
         for name, result in everything
-        if result.get("training") in known and _is_current(result, known[result["training"]])
+        if result.get("training") in known
+        and _is_current(result, known[result["training"]], setup)
     ]
     counted = Counter(result["recipe"]["data"] for _, result in current)
     data = counted.most_common(1)[0][0] if counted else ""
@@ -59,22 +75,54 @@ def read(folder: Path) -> Results:
     return Results(found, [name for name, _ in everything if name not in kept], data)
 
 
-def page(results: Results) -> str:
+def page(results: Results, setup: Setup | None = None) -> str:
     """All tables in Markdown."""
     parts = []
-    for table in tables():
+    has_ranks = any("ranks" in run for runs in results.found.values() for run in runs)
+    for table in tables() if setup is None else tables_of(setup):
         rows = [_row(row, results.of(row.training)) for row in table.rows]
+        if has_ranks:
+            tests = [paired(*pair, results) for pair in pairwise(table.rows)]
+            rows = [[*row, test] for row, test in zip(rows, ["", *tests], strict=True)]
         parts += [
             f"### {table.title[:1].upper()}{table.title[1:]} ({table.where})",
-            markdown_table(HEAD, rows),
+            markdown_table((*HEAD, TEST) if has_ranks else HEAD, rows),
         ]
-    parts += ["### What each model can tell apart", _kinds(results)]
+    if setup is None or setup.name == "shapes":
+        parts += ["### What each model can tell apart", _kinds(results)]
     parts += ["### Levels of the full model", _levels(results)]
     parts += ["### How often a video is the first hit", _retrieved(results)]
+    notes = dict.fromkeys(n for runs in results.found.values() for r in runs for n in r["notes"])
+    if setup is not None and notes:
+        parts.append("\n".join(f"- {note}" for note in notes))
     if results.ignored:
         names = ", ".join(results.ignored)
         parts.append(f"Left out, made with other settings or on other data: {names}.")
     return "\n\n".join(parts) + "\n"
+
+
+def paired(above: Row, row: Row, results: Results) -> str:
+    """Test a row against the one above it: the same queries, seed by seed, videos as groups."""
+    ours, theirs = (_ranks(r, results.of(r.training)) for r in (row, above))
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return ""
+    groups = np.concatenate([ours[seed][1] for seed in seeds])
+    first = np.concatenate([theirs[seed][0] for seed in seeds])
+    second = np.concatenate([ours[seed][0] for seed in seeds])
+    found = compare(first, second, at=(1,), groups=groups)[0]
+    return (
+        f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}], p = {found.p_value:.2g}"
+    )
+
+
+def _ranks(row: Row, results: Sequence[Result]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Ranks of the texts and their videos, by seed; results of before have none."""
+    return {
+        result["seed"]: (np.array(result["ranks"][row.normalisation]), np.array(result["videos"]))
+        for result in results
+        if row.normalisation in result.get("ranks", {})
+    }
 
 
 def spread(values: Sequence[float]) -> str:
@@ -148,9 +196,11 @@ def _loaded(path: Path) -> Result:
         return {}
 
 
-def _is_current(result: Result, training: Training) -> bool:
-    recipe = result["recipe"]
-    settings = [to_dict(training.model), asdict(training.train), training.patch_pixels]
+def _is_current(result: Result, training: Training, setup: Setup | None) -> bool:
+    found = result["recipe"]
+    if setup is not None:
+        return bool(found == recipe(setup, training))
+    settings = [to_dict(training.model), train_values(training.train), training.patch_pixels]
     ours = json.loads(json.dumps(settings))
-    patch_pixels = recipe["towers"]["patch_pixels"]
-    return bool([recipe["model"], recipe["train"], patch_pixels] == ours)
+    patch_pixels = found["towers"]["patch_pixels"]
+    return bool([found["model"], found["train"], patch_pixels] == ours)

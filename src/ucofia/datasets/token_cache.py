@@ -1,0 +1,300 @@
+"""Visual tokens that a frozen tower gave once: later trainings and tests never touch pixels.
+
+A token cache is a folder like a frame cache (`frame_cache.py`): shards that appear whole, so that
+a killed run leaves less, never something wrong. `tokens.json` says how frames were chosen and
+which tower looked at them. Each video is float16 [f n d]: what `encode_frames` returns for its
+frames, the frame token first. A model whose tower or crop differs is refused.
+
+Several processes, also of several commands, may fill one cache at the same time.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucofia.atomic import write_atomic
+from ucofia.datasets.frame_cache import CachedVideo, CacheFailure, CacheSettings, stored_videos
+from ucofia.datasets.frame_cache_writer import (
+    CacheReport,
+    ShardWriter,
+    clip_of,
+    decoded,
+    is_fresh,
+    list_failed,
+    remove_orphans,
+)
+from ucofia.datasets.frame_sources import Frames
+from ucofia.datasets.types import VideoItem
+from ucofia.errors import AnnotationError, NoFramesError, SettingError
+from ucofia.model import Model
+from ucofia.types import Progress
+from ucofia.video.decode_pool import Failed
+from ucofia.video.limits import Limits
+from ucofia.video.sample import Rule
+
+FORMAT = 1
+SETTINGS = "tokens.json"
+VIDEOS_AT_ONCE = 8  # decoded, encoded and written together: what a kill may cost a process
+# Parts of a backbone that frames do not pass; any other part that changes makes tokens stale.
+TEXT_SIDE = ("text", "sentence_projection", "word_projection")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """How tokens were made; one cache has one of these."""
+
+    tower: str  # fingerprint of the weights that frames pass
+    size: int  # side of the crops in pixels
+    frames: int = 12
+    rule: Rule = "uniform"
+
+    @property
+    def crops(self) -> CacheSettings:
+        """How frames are chosen and cropped."""
+        return CacheSettings(frames=self.frames, size=self.size, rule=self.rule)
+
+
+@dataclass(frozen=True)
+class TokenFrames:
+    """A token cache as a frame source; small enough to be sent to worker processes."""
+
+    folder: Path
+    settings: TokenSettings
+    tokens: int  # of a frame, its own among them
+    width: int
+    videos: Mapping[str, CachedVideo]
+
+    def __call__(self, video: VideoItem) -> Frames:
+        """Read the tokens of a video, float16 [f n d]."""
+        found = self.videos.get(video.id)
+        if found is None:
+            raise NoFramesError(video.id, f"it is not in the token cache {self.folder}")
+        stored = np.frombuffer(found.read(self.folder, video), dtype=np.float16)
+        if not len(stored) or len(stored) % (self.tokens * self.width):
+            raise NoFramesError(video.id, f"its tokens in {found.shard} are damaged")
+        return stored.reshape(-1, self.tokens, self.width)
+
+    def require(self, model: Model) -> None:
+        """Refuse a model whose tower gives other tokens, or that looks at more frames."""
+        _require_same(self.folder, self.settings, settings_of(model, rule=self.settings.rule))
+        if model.config.frames > self.settings.frames:
+            rule = f"the cache {self.folder} holds {self.settings.frames} frames of a video"
+            raise SettingError("frames", model.config.frames, rule)
+
+
+def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> TokenSettings:
+    """Describe the tokens that a model's tower gives."""
+    if model.pixels is None:
+        raise SettingError("model", "features", "tokens need a tower that looks at pixels")
+    return TokenSettings(
+        tower=tower_fingerprint(model), size=model.pixels.size, frames=frames, rule=rule
+    )
+
+
+def tower_fingerprint(model: Model) -> str:
+    """Identify everything that frames pass in a backbone; text towers do not count."""
+    digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
+    state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]
+    for name, tensor in sorted(state.items()):
+        if not name.startswith(TEXT_SIDE):
+            digest.update(name.encode())
+            bytes_of = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(bytes_of.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def open_tokens(folder: Path) -> TokenFrames:
+    """Open a token cache for reading; a shard that is not whole is left out.
+
+    Args:
+        folder: Where `ucofia data tokens` wrote.
+
+    Returns:
+        A frame source. `videos` names what it holds; `require(model)` says whether a model fits.
+
+    Raises:
+        AnnotationError: The folder is no token cache, or a damaged one.
+    """
+    advice = "make one with: ucofia data tokens"
+    try:
+        stored = dict(json.loads((folder / SETTINGS).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise AnnotationError(str(folder), "this is not a token cache", advice) from error
+    if stored.pop("format", None) != FORMAT:
+        raise AnnotationError(str(folder), f"only token caches of format {FORMAT} can be read")
+    try:
+        tokens, width = int(stored.pop("tokens")), int(stored.pop("width"))
+        settings = TokenSettings(**stored)
+    except (TypeError, ValueError, KeyError) as error:
+        where = str(folder / SETTINGS)
+        raise AnnotationError(where, f"it is damaged ({error})", advice) from error
+    return TokenFrames(folder, settings, tokens, width, stored_videos(folder))
+
+
+def fill_tokens(
+    videos: Sequence[VideoItem],
+    folder: Path,
+    load: Callable[[], Model],
+    *,
+    frames: int = 12,
+    rule: Rule = "uniform",
+    workers: int = 1,
+    threads: int | None = None,
+    niceness: int = 0,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    progress: Progress | None = None,
+) -> CacheReport:
+    """Encode the videos that the cache lacks, or whose files have changed.
+
+    Args:
+        videos: What is to be in the cache; those with a path.
+        folder: Of the cache; made where it is missing.
+        load: Brings the model. Several processes each load their own, so it must be picklable.
+        frames: Most frames of a video.
+        rule: Which frames, as in `Sampling`.
+        workers: Processes that encode; one means this process.
+        threads: Torch's threads in each encoding process of several; None leaves them alone.
+        niceness: Added to that of each encoding process of several.
+        limits: Of the decoder.
+        progress: Told about videos.
+
+    Returns:
+        What was added, what was there, and what gave no frames (also listed in `failed.jsonl`).
+
+    Raises:
+        SettingError: The cache was made by another tower or with other settings.
+    """
+    model = load()
+    settings = _prepared(folder, model, settings_of(model, frames=frames, rule=rule))
+    cached = stored_videos(folder)
+    wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]
+    parts = [wanted[at : at + VIDEOS_AT_ONCE] for at in range(0, len(wanted), VIDEOS_AT_ONCE)]
+    failed: list[CacheFailure] = []
+    done = 0
+    results: Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]
+    try:
+        if workers == 1:
+            results = (
+                (part, encode_part(model, part, folder, settings, limits)) for part in parts
+            )
+        else:
+            del model
+            start = (load, threads, niceness)
+            results = _in_processes(parts, workers, start, (folder, settings, limits))
+        for part, some in results:
+            failed += some
+            done += len(part)
+            if progress is not None:
+                progress("encoding videos", done, len(wanted))
+    finally:
+        tried = {failure.id for failure in failed}
+        now = stored_videos(folder)
+        list_failed(folder, [v for v in videos if v.id in now or v.id in tried], failed)
+    return CacheReport(done - len(failed), len(videos) - len(wanted), tuple(failed), ())
+
+
+def encode_part(
+    model: Model,
+    videos: Sequence[VideoItem],
+    folder: Path,
+    settings: TokenSettings,
+    limits: Limits,
+) -> list[CacheFailure]:
+    """Decode, encode and write some videos as one shard; return what failed."""
+    failed = []
+    shard = ShardWriter(folder)
+    for video, result in decoded(videos, settings.crops, 1, limits):
+        if isinstance(result, Failed):
+            failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
+            continue
+        clip = clip_of(result)
+        stored = frame_tokens(model, np.stack(list(clip.crops)))
+        shard.add(video, [stored.tobytes()], clip.seconds)
+    shard.flush()
+    return failed
+
+
+@torch.inference_mode()
+def frame_tokens(model: Model, crops: Frames) -> Frames:
+    """Encode the crops of one video, uint8 [f 3 h x], to float16 [f n d]."""
+    real = torch.ones(1, 1, dtype=torch.bool, device=model.device)
+    found = [model.frame_tokens(torch.from_numpy(crop[None, None]), real) for crop in crops]
+    tokens = torch.cat(found, dim=1)[0].half()
+    if not tokens.isfinite().all():
+        rule = "a token is NaN or infinite in half precision; check the weights: ucofia doctor"
+        raise SettingError("model", model.source, rule)
+    return tokens.cpu().numpy()
+
+
+def _prepared(folder: Path, model: Model, settings: TokenSettings) -> TokenSettings:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / SETTINGS).exists():
+        blank = np.zeros((1, 3, settings.size, settings.size), dtype=np.uint8)
+        _, tokens, width = frame_tokens(model, blank).shape
+        stored = {"format": FORMAT, **asdict(settings), "tokens": tokens, "width": width}
+        write_atomic(folder / SETTINGS, json.dumps(stored, indent=2) + "\n")
+    holds = open_tokens(folder).settings
+    _require_same(folder, holds, settings)
+    if holds.frames != settings.frames:
+        rule = f"the cache {folder} was made with {holds.frames}; use that, or another folder"
+        raise SettingError("frames", settings.frames, rule)
+    remove_orphans(folder)
+    return settings
+
+
+def _require_same(folder: Path, holds: TokenSettings, asked: TokenSettings) -> None:
+    for name in ("tower", "size", "rule"):
+        if getattr(holds, name) != getattr(asked, name):
+            rule = (
+                f"the token cache {folder} was made with {getattr(holds, name)!r}; use the tower "
+                f"that made it, or make another cache: ucofia data tokens"
+            )
+            raise SettingError(name, getattr(asked, name), rule)
+
+
+# Of an encoding process of several: loaded once, used for every part.
+_LOADED: dict[str, Model] = {}
+
+
+def _start(load: Callable[[], Model], threads: int | None, niceness: int) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
+    _LOADED["model"] = load()
+
+
+def _encode_with_loaded(part: Sequence[VideoItem], *rest: Any) -> list[CacheFailure]:
+    return encode_part(_LOADED["model"], part, *rest)
+
+
+def _in_processes(
+    parts: Sequence[Sequence[VideoItem]],
+    workers: int,
+    start: tuple[Callable[[], Model], int | None, int],
+    rest: tuple[Path, TokenSettings, Limits],
+) -> Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]:
+    if not parts:
+        return
+    # Spawned, because forked processes may inherit locks of torch's threads.
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_start, initargs=start
+    )
+    with pool:
+        asked: dict[Future[list[CacheFailure]], Sequence[VideoItem]] = {
+            pool.submit(_encode_with_loaded, part, *rest): part for part in parts
+        }
+        try:
+            for future in as_completed(asked):
+                yield asked[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

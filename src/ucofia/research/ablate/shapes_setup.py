@@ -1,0 +1,116 @@
+"""Ablations on `shapes`: drawn videos, and towers that were trained on drawn stills."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucofia.config import ModelConfig, TrainConfig
+from ucofia.evaluate.benchmark import Evaluation
+from ucofia.evaluate.matrix_files import mean_level
+from ucofia.model import Model
+from ucofia.research.ablate import pretraining
+from ucofia.research.ablate.job import digest
+from ucofia.research.ablate.rows import FRAMES, Training, train_values, trainings
+from ucofia.research.shapes.dataset import KINDS, Shapes, shapes
+from ucofia.train import tiny_towers
+from ucofia.train.settings import TrainData
+from ucofia.types import Progress
+
+DATA_SEED = 0
+BANK = 900  # texts, and videos
+
+
+@dataclass(frozen=True)
+class Size:
+    """Groups of a base and its distractors in each split."""
+
+    train: int = 260
+    val: int = 25
+    test: int = 90
+
+
+@dataclass(frozen=True)
+class ShapesSetup:
+    """Every training on the same drawn videos and the same small towers."""
+
+    work: Path  # where towers are kept
+    size: Size = Size()
+    progress: Progress | None = None
+    name: str = "shapes"
+    backbone: str = "tiny, trained on stills"
+    bank: int | None = BANK
+
+    @cached_property
+    def trainings(self) -> Mapping[str, Training]:
+        """All of them."""
+        return trainings()
+
+    @cached_property
+    def drawn(self) -> Shapes:
+        """The drawn videos."""
+        return shapes(DATA_SEED, **asdict(self.size), frames=FRAMES, size=tiny_towers.IMAGE)
+
+    @cached_property
+    def data(self) -> TrainData:
+        """The drawn videos as training and evaluation take them."""
+        made = self.drawn
+        benchmark = replace(made.benchmark, notes=tuple(made.notes))
+        return TrainData(benchmark, made.frames, made.train.groups)
+
+    @cached_property
+    def data_name(self) -> str:
+        """A name for exactly these pixels and captions."""
+        named = hashlib.blake2b(digest_size=6)
+        for part in (self.drawn.train, self.drawn.val, self.drawn.test):
+            named.update(np.ascontiguousarray(part.pixels).tobytes())
+            named.update("\n".join(text.text for text in part.split.texts).encode())
+        return named.hexdigest()
+
+    def config(self, training: Training) -> ModelConfig:
+        """The parts of a training, cut to the size of the tiny towers."""
+        return training.model
+
+    def train(self, training: Training) -> TrainConfig:
+        """The recipe of a training."""
+        return training.train
+
+    def made_from(self, training: Training) -> dict[str, Any]:
+        """What the towers were made from."""
+        recipe = train_values(pretraining.TRAIN)
+        return {
+            "towers": {"patch_pixels": training.patch_pixels, "train": recipe},
+            "pictures": pretraining.PICTURES,
+            "size": asdict(self.size),
+        }
+
+    def model(self, training: Training, seed: int) -> Model:
+        """The model of a training on trained towers."""
+        made = self.made_from(training)
+        named = {"towers": made["towers"], "pictures": made["pictures"], "data": self.data_name}
+        towers = pretraining.pretrained(
+            self.work / f"towers-{digest(named)}",
+            patch_pixels=training.patch_pixels,
+            progress=self.progress,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Model(towers, training.model)
+
+    def measured(self, found: Evaluation) -> dict[str, Any]:
+        """How often a text prefers its video to the one that differs in a single fact, per cent.
+
+        Who cannot tell the two apart gets half the point.
+        """
+        total = mean_level(found.scores, found.weights)
+        shares = {}
+        for kind in KINDS[1:]:
+            text, right, wrong = self.drawn.test.hard_pairs(kind).T
+            ahead = np.sign(total[text, right] - total[text, wrong])
+            shares[kind] = round(50 * float(np.mean(1 + ahead)), 2)
+        return {"kinds": shares}

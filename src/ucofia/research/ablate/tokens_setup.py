@@ -1,0 +1,85 @@
+"""Ablations on a real data set: stored tokens of a frozen vision tower, and a text tower.
+
+Every row starts from the same towers, learns its own parts and goes on training the text tower.
+Token shift and other towers need the vision tower in the loop and have no row here.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ucofia.config import ModelConfig, TrainConfig
+from ucofia.datasets.splits import keep_videos
+from ucofia.datasets.token_cache import TokenFrames
+from ucofia.datasets.types import Benchmark
+from ucofia.errors import SettingError
+from ucofia.evaluate.benchmark import Evaluation
+from ucofia.model import Model
+from ucofia.presets import Preset
+from ucofia.research.ablate.rows import TOWER_TRAININGS, Training, trainings
+from ucofia.train.settings import TrainData
+from ucofia.train.start import start_model, without_shift
+
+VISION = "backbone.vision"
+
+
+@dataclass(frozen=True)
+class TokensSetup:
+    """Every training on the same stored tokens and the same towers."""
+
+    name: str  # of the data set
+    benchmark: Benchmark
+    tokens: TokenFrames
+    backbone: str  # towers to start from: a model, or VISION+TEXT
+    recipe: TrainConfig
+    changes: Mapping[str, Any]  # of every model: fewer frames, smaller temporal encoder, ...
+    bank: int | None = None  # texts and videos that normalise; None: all
+
+    @cached_property
+    def trainings(self) -> Mapping[str, Training]:
+        """Those that need no tower in the loop."""
+        return {n: t for n, t in trainings().items() if n not in TOWER_TRAININGS}
+
+    @cached_property
+    def data(self) -> TrainData:
+        """The videos that have tokens; how many do not is noted."""
+        kept = keep_videos(self.benchmark, self.tokens.videos.keys())
+        for split in kept.splits:
+            if not split.videos:
+                rule = f"the token cache {self.tokens.folder} holds no video of it"
+                raise SettingError("split", split.name, rule)
+        return TrainData(kept, self.tokens)
+
+    @cached_property
+    def data_name(self) -> str:
+        """A name for exactly these videos, captions and tokens."""
+        named = hashlib.blake2b(repr(self.tokens.settings).encode(), digest_size=6)
+        for split in self.data.benchmark.splits:
+            named.update(repr([video.id for video in split.videos]).encode())
+            named.update(repr([(text.text, text.video) for text in split.texts]).encode())
+        return named.hexdigest()
+
+    def config(self, training: Training) -> ModelConfig:
+        """The parts of a training, without what needs the tower."""
+        return replace(without_shift(training.parts), **self.changes)
+
+    def train(self, training: Training) -> TrainConfig:
+        """The recipe of the data set; the vision tower stays as it is."""
+        return replace(self.recipe, frozen=(VISION,))
+
+    def made_from(self, training: Training) -> dict[str, Any]:
+        """Which towers a training starts from."""
+        return {"backbone": self.backbone}
+
+    def model(self, training: Training, seed: int) -> Model:
+        """The model of a training on the towers."""
+        preset = Preset(self.config(training), self.recipe, "a row of an ablation")
+        model = start_model(preset, self.backbone, self.tokens, seed=seed)
+        self.tokens.require(model)
+        return model
+
+    def measured(self, found: Evaluation) -> dict[str, Any]:
+        """Nothing that other data sets do not have."""
+        return {}

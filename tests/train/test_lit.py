@@ -1,0 +1,148 @@
+"""Locked-image tuning from stored tokens: the text side learns, the vision side stays."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_loop import assert_identical
+
+from tests import tiny
+from tests.fakes import COLOURS, clip
+from tests.test_checkpoint import bert_folder
+from ucofia import checkpoint
+from ucofia.cli import main
+from ucofia.datasets.token_cache import tower_fingerprint
+from ucofia.encode.joined import JoinedBackbone
+from ucofia.errors import SettingError
+from ucofia.presets import LIT
+from ucofia.train import start
+
+CONFIG = replace(LIT, frames=3, words=8, selected_patches=2)
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucofia.train.loop.write_report", lambda folder, result: None)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP, a sentence encoder, a data set and its tokens."""
+    here = tmp_path_factory.mktemp("parts")
+    checkpoint.save(tiny.model(replace(tiny.TINY, shifted_blocks=())), here / "clip")
+    bert_folder(here / "bert")
+    lines = ["path,caption,split"]
+    for row in range(12):
+        names = [list(COLOURS)[row % 6], list(COLOURS)[row // 6]]
+        clip(here / "data" / f"{row}.mp4", names)
+        split = "train" if row < 8 else ("val" if row < 10 else "test")
+        lines.append(f"{row}.mp4,a {names[0]} dog runs {names[1]},{split}")
+    (here / "data" / "captions.csv").write_text("\n".join(lines) + "\n")
+    words = ["data", "tokens", "folder", "--data", str(here / "data"), "--frames", "3"]
+    words += ["--model", f"{here / 'clip'}+{here / 'bert'}", "--out", str(here / "tokens")]
+    assert main([*words, "--nice", "0"]) == 0
+    return here
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ucofia.presets import PRESETS
+
+    small = replace(PRESETS["lit"], model=CONFIG, train=replace(PRESETS["lit"].train, epochs=2))
+    monkeypatch.setitem(PRESETS, "lit", small)
+
+
+def lit(parts: Path, out: Path, *more: str) -> int:
+    words = ["train", "lit", "--backbone", f"{parts / 'clip'}+{parts / 'bert'}", "--batch", "4"]
+    words += ["--data", str(parts / "data"), "--tokens", str(parts / "tokens"), "--out", str(out)]
+    return main([*words, "--save-steps", "1", *more])
+
+
+def test_the_text_side_learns_from_tokens_and_the_tower_stays(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (parts / "data").glob("*.mp4"):
+        path.rename(path.with_suffix(".away"))  # pixels must not be needed
+    try:
+        assert lit(parts, tmp_path / "run") == 0, capsys.readouterr().err
+    finally:
+        for path in (parts / "data").glob("*.away"):
+            path.rename(path.with_suffix(".mp4"))
+    trained = checkpoint.load(tmp_path / "run")
+    started = start.joined_towers(str(parts / "clip"), str(parts / "bert"))
+    assert isinstance(trained.backbone, JoinedBackbone)
+    assert all(
+        torch.equal(value, trained.backbone.vision.state_dict()[name])
+        for name, value in started.vision.state_dict().items()
+    )
+    moved = [
+        name
+        for name, value in started.text.state_dict().items()
+        if not torch.equal(value, trained.backbone.text.state_dict()[name])
+    ]
+    assert moved and not any("embeddings" in name for name in moved)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["train"]["frozen"] == ["backbone.vision"]
+    assert result["dataset"] == "folder"
+
+
+def test_a_second_sitting_ends_with_the_same_weights(parts: Path, tmp_path: Path) -> None:
+    assert lit(parts, tmp_path / "whole") == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ucofia.cli.train._stop_signals", _after_three_questions)
+        assert lit(parts, tmp_path / "again") == 1
+    assert lit(parts, tmp_path / "again") == 0
+    assert_identical(tmp_path / "whole", tmp_path / "again")
+
+
+def _after_three_questions():  # type: ignore[no-untyped-def]
+    from contextlib import nullcontext
+
+    answers = iter([False] * 3 + [True])
+    return nullcontext(lambda: next(answers, True))
+
+
+def test_an_evaluation_from_tokens_equals_one_from_pixels(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = start.start_model(
+        replace(_preset(), model=CONFIG), f"{parts / 'clip'}+{parts / 'bert'}", None, seed=0
+    )
+    checkpoint.save(model, tmp_path / "model")
+    words = ["eval", "folder", "--data", str(parts / "data"), "--model", str(tmp_path / "model")]
+    words += ["--split", "train", "--bank", "none", "--json", "--cache", str(tmp_path / "cache")]
+    found = []
+    for more in ([], ["--tokens", str(parts / "tokens")]):
+        assert main([*words, "--out", str(tmp_path / f"out{len(more)}"), *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    first, second = ([line["values"] for line in result["lines"]] for result in found)
+    np.testing.assert_allclose(
+        [list(values.values()) for values in first],
+        [list(values.values()) for values in second],
+        atol=13,  # of eight texts, one may change places by rounding
+    )
+
+
+def _preset():  # type: ignore[no-untyped-def]
+    from ucofia.presets import PRESETS
+
+    return PRESETS["lit"]
+
+
+def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path) -> None:
+    towers = start.joined_towers(str(parts / "clip"), str(parts / "bert"))
+    model = start.Model(towers, CONFIG)
+    before = tower_fingerprint(model)
+    with torch.no_grad():
+        for parameter in towers.text.parameters():
+            parameter += 1
+        towers.sentence_projection.weight += 1
+    assert tower_fingerprint(model) == before
+
+
+def test_models_without_such_towers_are_told(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="it has no sentence encoder"):
+        start.joined_towers(str(parts / "clip"), str(parts / "clip"))

@@ -1,0 +1,182 @@
+"""A run folder that was damaged, locked or stopped at its end: sentences, and the same weights."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_loop import KilledError, after, assert_identical, run
+from tiny_training import tiny_benchmark
+
+from ucofia.datasets.types import Benchmark, Split
+from ucofia.errors import (
+    DamagedCheckpointWarning,
+    DamagedRunError,
+    RunBusyError,
+    SettingError,
+    TrainingStoppedError,
+)
+from ucofia.train.run import RunFolder
+from ucofia.train.settings import TrainData
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucofia.train.loop.write_report", lambda folder, result: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ucofia.train.loop.write_report", lambda folder, result: None)
+        run(out)
+    return out
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run that was killed after its third step, with checkpoints after 2 and 3."""
+    with pytest.raises(KilledError):
+        run(tmp_path, progress=after(4, KilledError()))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-00000002-0000", "step-00000003-0000"]
+    return tmp_path
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    at = len(content) // 2
+    content[at] ^= 255
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "optimiser.safetensors", "state.json", "checksums.json"]
+)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    file: str, harm: Any, whole: Path, stopped: Path
+) -> None:
+    harm(stopped / "checkpoints" / "step-00000003-0000" / file)
+    with pytest.warns(DamagedCheckpointWarning, match="going on from step-00000002-0000"):
+        run(stopped)
+    assert_identical(whole, stopped)
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_thrown_away(stopped: Path) -> None:
+    for folder in (stopped / "checkpoints").iterdir():
+        flip(folder / "model.safetensors")
+    with (
+        pytest.warns(DamagedCheckpointWarning),
+        pytest.raises(DamagedRunError, match=r"none is older\. Delete the folder `checkpoints`"),
+    ):
+        run(stopped)
+    assert len(list((stopped / "checkpoints").iterdir())) == 2
+
+
+def test_the_last_two_checkpoints_are_kept(whole: Path) -> None:
+    names = sorted(path.name for path in (whole / "checkpoints").iterdir())
+    assert names == ["step-00000006-0001", "step-00000006-0002"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{" * 100_000, b"\xff\xfe", b'{"a": '])
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [("run.json", "another --out"), ("result.json", "tests the model once more")],
+)
+def test_damaged_small_files_are_sentences(
+    file: str, advice: str, content: bytes, whole: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_bytes((whole / "run.json").read_bytes())
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(DamagedRunError, match=f"{file} is damaged: it is not .*{advice}"):
+        run(tmp_path)
+
+
+def test_damaged_lines_of_the_log_are_left_out(whole: Path, stopped: Path) -> None:
+    with (stopped / "log.jsonl").open("ab") as file:
+        file.write(b'{"kind": "step"}\n[]\n\xff\xfe\n{"kind": "step", "step": "x", "epoch": 0}\n')
+    run(stopped)
+    steps = [json.loads(line)["step"] for line in (stopped / "log.jsonl").open()]
+    assert steps == [1, 2, 3, 3, 4, 5, 6, 6]
+
+
+def test_best_weights_that_changed_on_disk_are_not_tested(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingStoppedError):  # just before the test
+        run(tmp_path, stop=_during_test(tmp_path))
+    flip(tmp_path / "model.safetensors")
+    with pytest.raises(DamagedRunError, match=r"model\.safetensors is damaged: its checksum"):
+        run(tmp_path)
+
+
+def _during_test(out: Path) -> Any:
+    """Stop as soon as both epochs are validated, that is, in the final test."""
+    last = out / "checkpoints" / "step-00000006-0002"
+    return last.is_dir
+
+
+def test_a_stop_during_the_final_test_is_obeyed_and_costs_no_step(
+    whole: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingStoppedError, match="stopped after step 6 of 6"):
+        run(tmp_path, stop=_during_test(tmp_path))
+    assert not (tmp_path / "result.json").exists()
+    run(tmp_path)
+    assert (tmp_path / "result.json").exists()
+    assert_identical(whole, tmp_path)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from ucofia.train.run import RunFolder
+with RunFolder(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_trainings_cannot_write_one_folder(whole: Path, stopped: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(stopped)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(RunBusyError, match=rf"process {other.pid} on .*another --out"):
+            run(stopped)
+        other.kill()  # what the dead held is free
+        other.wait()
+        run(stopped)
+    assert_identical(whole, stopped)
+
+
+def test_a_lock_is_not_a_hurdle_for_the_same_process_later(tmp_path: Path) -> None:
+    for _ in range(2):
+        with RunFolder(tmp_path).locked():
+            pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
+def test_files_of_a_run_may_be_read_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        run(tmp_path)
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"]
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o640"}
+
+
+def test_an_empty_split_is_told_before_the_first_step(tmp_path: Path) -> None:
+    benchmark, frames = tiny_benchmark()
+    empty: Benchmark = replace(benchmark, test=Split("test", (), ()))
+    with pytest.raises(SettingError, match="split is 'test', but it has no texts"):
+        run(tmp_path, data=TrainData(empty, frames))
+    assert not (tmp_path / "run.json").exists()
