@@ -29,7 +29,7 @@ from PIL import Image
 from torch import nn
 
 from ucofia.index.index import Index
-from ucofia.index.search.collection import FileIdentity, SegmentRow
+from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.presets import UCOFIA

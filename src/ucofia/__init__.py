@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ucofia.encode.backbone import Backbone
     from ucofia.index.failures import Failure
     from ucofia.index.index import Index
+    from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
     from ucofia.index.results.explain import (
         Explanation,
@@ -63,6 +64,7 @@ _HOMES = {
     "FramePart": "ucofia.index.results.explain",
     "Hit": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",
+    "IndexInfo": "ucofia.index.info",
     "IndexSettings": "ucofia.index.storage.schema",
     "Level": "ucofia.similarity.levels",
     "LevelConfig": "ucofia.config",
@@ -98,6 +100,7 @@ __all__ = [
     "FramePart",
     "Hit",
     "Index",
+    "IndexInfo",
     "IndexSettings",
     "Level",
     "LevelConfig",

@@ -252,6 +252,10 @@ class VideoLimitError(VideoError):
     """A video that costs more than the limits allow."""
 
 
+class NotFiniteVideoError(VideoError):
+    """A video for which the model gives no numbers."""
+
+
 class DecoderDiedError(VideoError):
     """A video on which the decoder crashed."""
 
@@ -396,6 +400,64 @@ class NotInIndexError(UCoFiAError):
         self.what = what
         super().__init__(
             f"{what} is not in the index {path}. Add it: ucofia index {what} --index {path}"
+        )
+
+
+class FileWriteError(UCoFiAError):
+    """A file that somebody asked for could not be written."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} could not be written: {problem.rstrip('.')}. If there was a file of that "
+            f"name, it is as it was. Make room, or name another place, and run the same command "
+            f"again."
+        )
+
+
+class IndexBusyError(UCoFiAError):
+    """Another process has been writing to an index for longer than somebody would wait."""
+
+    def __init__(self, path: object, holder: str, seconds: float) -> None:
+        self.path, self.holder, self.seconds = path, holder, seconds
+        super().__init__(
+            f"the index {path} is being written by {holder} and was not free in {seconds:g} s; "
+            f"nothing was changed. Wait for that process, or end it, then run the same "
+            f"command again."
+        )
+
+
+class IndexReplacedError(UCoFiAError):
+    """Another index lies where the one that was opened lay."""
+
+    def __init__(self, path: object, was: str, now: str) -> None:
+        self.path, self.was, self.now = path, was, now
+        super().__init__(
+            f"the index at {path} was deleted and made again since it was opened: it was {was}, "
+            f"now it is {now}. Open it again: Index.open({str(path)!r}), or restart the command."
+        )
+
+
+class VersionGoneError(UCoFiAError):
+    """What a hit was found in has been removed, and the index compacted since."""
+
+    def __init__(self, path: object, video: str) -> None:
+        self.path, self.video = path, video
+        super().__init__(
+            f"{video} was removed from the index {path}, which was compacted after it was found, "
+            f"so its pictures are gone. Search again."
+        )
+
+
+class NotExplainableError(UCoFiAError):
+    """A hit without a text, so that there are no words to explain it by."""
+
+    def __init__(self, video: str) -> None:
+        self.video = video
+        super().__init__(
+            f"{video} was found because it looks like an example, and no words were asked, so "
+            f"there are none to explain; its `levels` say how alike whole videos and frames are. "
+            f"For words, frames and patches: index.explain(TEXT, hit.segment)"
         )
 
 

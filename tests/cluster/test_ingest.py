@@ -43,7 +43,7 @@ def test_a_cluster_makes_the_index_of_one_machine(
     assert (report.added, report.segments) == (expected.added, expected.segments)
     assert [f.path for f in report.failed] == [f.path for f in expected.failed]
     assert [d for w, d, _ in said if w.startswith("indexing")][-1] == 13
-    assert index.info()["pending_parts"] == 0 and not index.verify()
+    assert index.info().pending_parts == 0 and not index.verify()
 
     again = add(index, [videos], ClusterOptions(actors=2))
     assert (again.added, again.unchanged, len(again.failed)) == (0, 12, 1)

@@ -8,8 +8,8 @@ from ucofia.cluster.parts import Part, Work, encode_part
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.pending import Journal, settle, settle_left
-from ucofia.index.search.collection import SegmentRow
 from ucofia.index.storage import fragments
+from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 
 
@@ -46,7 +46,7 @@ def test_a_part_has_the_rows_of_one_machine(tmp_path: Path, videos: Path) -> Non
     same_rows(plain, index)
     assert (done.report.added, done.report.segments) == (report.added, report.segments)
     assert [f.path for f in done.report.failed] == [str(videos / "broken.mp4")]
-    assert Index.open(index.path).info()["failures"] == plain.info()["failures"]
+    assert Index.open(index.path).info().failures == plain.info().failures
 
 
 def test_a_part_is_committed_once_however_often_it_is_tried(tmp_path: Path, videos: Path) -> None:
@@ -72,11 +72,11 @@ def test_what_a_killed_run_left_in_the_journal_is_settled(tmp_path: Path, videos
     journal = Journal(index.path)
     done = encode_part(Work(index.path), model, whole(index, videos))
     journal.write(done.entry)
-    assert index.info()["pending_files"] == 12
+    assert index.info().pending_files == 12
     journal.write(done.entry)
     (tmp_path / "index" / "journal" / "torn.json").write_text('{"key": "to')
     assert settle_left(Store.open(index.path)) == 1
-    assert len(rows_of(index)) and index.info()["pending_parts"] == 0
+    assert len(rows_of(index)) and index.info().pending_parts == 0
 
 
 def test_a_batch_of_which_some_is_there_adds_the_rest(tmp_path: Path, videos: Path) -> None:

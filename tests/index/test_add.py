@@ -13,7 +13,7 @@ from fakes import clip, colour_model
 from ucofia.errors import SettingError, UnreadableVideoError
 from ucofia.index import discover, encode_segments, ingest
 from ucofia.index.index import Index
-from ucofia.index.search.collection import SegmentRow
+from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.video.sample import Segment, segments

@@ -9,18 +9,16 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 
 from ucofia import errors
-from ucofia.index.calibration.bank import Balance
+from ucofia.index.calibration.bank import Normalisation
 from ucofia.index.calibration.confidence import Calibration
 from ucofia.index.index import Index
-from ucofia.index.results.group import hits_of
-from ucofia.index.results.hits import Filters
+from ucofia.index.results.hits import Filters, hits_of
 from ucofia.index.search import recall as recalls
 from ucofia.index.search import search
 from ucofia.index.search.collection import in_memory
 from ucofia.index.search.recall import Recall
-from ucofia.index.search.topk import Ranking
+from ucofia.index.search.scoring import Ranking
 from ucofia.index.snapshot import Snapshot
-from ucofia.index.state import State
 
 TEXTS = [f"a {colour} thing" for colour in COLOURS]
 
@@ -73,9 +71,10 @@ def test_the_surest_are_found_however_many_better_ones_are_not(
     mean, deviation = rng.normal(0, 20, 400), rng.uniform(2, 20, 400)
     mean[::50] = np.nan  # not balanced yet
     law = Calibration(location=3.0, spread=0.5)
-    state = State((1, 1), collection, Balance({}, mean, deviation, law), None)
+    found = Normalisation({}, mean, deviation, law)
     few = Filters(min_seconds=0)
-    snapshot = Snapshot(state, index.model, index._store)
+    model, store = index.model, index._store
+    snapshot = Snapshot(("", 1, 1), collection, found, None, None, store, lambda: model)
     options = {"exact": True, "grouped": grouped, "filters": few}
     (everything,) = snapshot.search_many(["a red thing"], top=400, **options)
     said = sorted({hit.confidence or 0.0 for hit in everything}, reverse=True)
@@ -138,10 +137,11 @@ def test_recall_is_kept_for_its_version_only(tmp_path: Path) -> None:
     recalls.save(tmp_path, (3, 1), Recall(0.99, 10, 8))
     assert recalls.load(tmp_path, (3, 1)) == Recall(0.99, 10, 8)
     assert recalls.load(tmp_path, (4, 1)) is None
-    (tmp_path / recalls.NAME).write_text("{}")
+    (tmp_path / recalls.RECALL_FILE).write_text("{}")
     assert recalls.load(tmp_path, (3, 1)) is None
-    recalls.save(tmp_path / "missing", (3, 1), Recall(0.99, 10, 8))  # nowhere to keep it
-    assert recalls.load(tmp_path / "missing", (3, 1)) is None
+    nowhere = tmp_path / "missing" / "preview"
+    recalls.save(nowhere, (3, 1), Recall(0.99, 10, 8))
+    assert recalls.load(nowhere, (3, 1)) is None
 
 
 def test_sampled_texts_come_from_all_over_the_bank() -> None:

@@ -58,7 +58,7 @@ def test_a_bank_that_was_solved_in_another_way_is_solved_again(
     assert not any(bias.any() for bias in opened.collection().biases.values())
     hit = opened.search("a red")[0]
     assert (hit.confidence, hit.is_match) == (None, None)  # unknown, not "no match"
-    assert opened.info()["balancing_is_due"]
+    assert opened.info().balancing_is_due
     older.add(videos)
     now, expected = (at.collection().biases["video"] for at in (older, index))
     np.testing.assert_array_equal(now, expected)
@@ -107,9 +107,9 @@ def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
     for number, colour in enumerate(("white", "black", "yellow", "blue", "red", "green")):
         clip(tmp_path / "new" / f"{number}.mp4", [colour])
     index.add(tmp_path / "new")
-    assert index.info()["balancing_is_due"]
+    assert index.info().balancing_is_due
     index.compact()
-    assert not index.info()["balancing_is_due"]
+    assert not index.info().balancing_is_due
     expected = solve(bank_scores(index, "frame"), temperature=banks.TEMPERATURE).candidate_bias
     np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
 
@@ -119,15 +119,15 @@ def test_balancing_is_due_when_as_many_others_took_their_place(
 ) -> None:
     for number, colour in enumerate(("white", "black", "yellow") * 3):
         clip(tmp_path / "new" / f"{number}.mp4", [colour, "blue"], seconds_each=0.5 + number / 10)
-    assert not index.info()["balancing_is_due"]
+    assert not index.info().balancing_is_due
     index.remove(sorted(videos.iterdir())[:3])
-    assert not index.info()["balancing_is_due"]
+    assert not index.info().balancing_is_due
     index.remove(videos)
     index.add(tmp_path / "new")
-    assert index.info()["segments"] == 9
-    assert index.info()["balancing_is_due"]
+    assert index.info().segments == 9
+    assert index.info().balancing_is_due
     index.compact()
-    assert not index.info()["balancing_is_due"]
+    assert not index.info().balancing_is_due
 
 
 def test_lost_biases_are_made_again_as_they_were(index: Index, videos: Path) -> None:
@@ -152,7 +152,9 @@ def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) ->
     assert index.search("a red")[0].confidence is None
     index.add(videos)
     np.testing.assert_allclose(index.collection().biases["video"], before, atol=1e-5)
-    assert banks._current_ids(index._store, solved) == {s.id for s in index.collection().segments}
+    assert banks._current_ids(index._store.small("bias"), solved) == {
+        s.id for s in index.collection().segments
+    }
 
 
 def test_absent_things_are_said_to_be_absent(index: Index) -> None:

@@ -42,7 +42,7 @@ def test_a_bad_file_is_reported_once_tried_and_then_remembered(
 def test_what_was_not_the_fault_of_the_bytes_is_tried_again(index: Index, videos: Path) -> None:
     tight = Limits(duration_seconds=0.5)
     first = index.add(videos, limits=tight)
-    assert len(first.failed) == index.info()["failed_files"] == 3
+    assert len(first.failed) == index.info().failed_files == 3
     version = index._store.small_version("failed")
     again = index.add(videos, limits=tight)
     assert again.failed == first.failed and not any(f.is_known for f in again.failed)
@@ -51,7 +51,7 @@ def test_what_was_not_the_fault_of_the_bytes_is_tried_again(index: Index, videos
     assert (
         index._store.small_version("failed") == version
     )  # nothing new was learnt, nothing was written
-    assert (index.add(videos).added, index.info()["failed_files"]) == (3, 0)
+    assert (index.add(videos).added, index.info().failed_files) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_repaired_file_is_taken_and_forgotten_as_bad(index: Index, videos: Pat
     clip(videos / "bad.mp4", ["yellow"])
     report = index.add(videos)
     assert (report.added, report.failed) == (1, [])
-    assert index.info()["failed_files"] == 0
+    assert index.info().failed_files == 0
 
 
 def test_a_file_that_broke_no_longer_answers(index: Index, videos: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Pat
 
     report = index.add(videos, progress=vanish)  # it tells that it begins when all are found
     assert (report.added, report.failed, report.missing) == (1, [], [])
-    assert index.info()["failed_files"] == 0
+    assert index.info().failed_files == 0
 
 
 def test_a_name_that_is_no_text_is_counted_until_it_is_another(index: Index, videos: Path) -> None:
@@ -161,8 +161,8 @@ def test_a_name_that_is_no_text_is_counted_until_it_is_another(index: Index, vid
         report = index.add(videos)
         assert [failure.path for failure in report.failed] == [shown]
         info = index.info()
-        assert (info["failed_files"], info["videos"]) == (1, 3)
-        assert info["failures"] == {shown: report.failed[0].reason}
+        assert (info.failed_files, info.videos) == (1, 3)
+        assert info.failures == {shown: report.failed[0].reason}
     os.rename(odd, videos / "text.mp4")
     assert index.add(videos).failed == []
-    assert (index.info()["failed_files"], index.info()["videos"]) == (0, 4)
+    assert (index.info().failed_files, index.info().videos) == (0, 4)

@@ -83,7 +83,7 @@ def scores(_: Path) -> None:
 def add(small: Path) -> None:
     from fakes import clip, colour_model
 
-    from ucofia.index import state
+    from ucofia.index import snapshot
     from ucofia.index.index import Index
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -92,10 +92,11 @@ def add(small: Path) -> None:
         index = Index.create(small / "index", colour_model())
         index.add(folder)
         _fill(small)
-        state.PREVIEW_FROM = 2
-        state.bring_preview_up_to_date(index._store, index.model)
-        has_preview = index.newest().state.preview is not None
-        _say(f"{index.info()['videos']} videos, preview: {has_preview}")
+        snapshot.PREVIEW_FROM = 2
+        collection = index.collection()
+        snapshot.update_preview(index._store, collection, None, index.model, is_locked=True)
+        has_preview = index.newest().preview is not None
+        _say(f"{index.info().videos} videos, preview: {has_preview}")
 
 
 def _say(what: str) -> None:

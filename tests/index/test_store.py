@@ -106,7 +106,7 @@ def test_another_model_is_refused(folder: Path) -> None:
 
 def test_an_index_of_a_nameless_model_wants_the_model(folder: Path) -> None:
     index = Index.open(folder)
-    assert index.info()["videos"] == 3
+    assert index.info().videos == 3
     with pytest.raises(SettingError, match=r"pass it: Index.open\(path, model\)"):
         index.search("red")
 

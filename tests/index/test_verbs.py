@@ -13,7 +13,7 @@ from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
 from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
-from ucofia.index import state
+from ucofia.index import snapshot
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.results.hits import Filters
@@ -109,11 +109,11 @@ def test_removed_videos_are_gone_and_the_files_stay(index: Index, videos: Path) 
 def test_a_preview_stays_when_a_video_goes(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "PREVIEW_FROM", 2)
+    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)
     index = Index.create(tmp_path / "previewed", colour_model())
     index.add(videos)
     index.remove(videos / "a" / "green.mp4")
-    found = index.newest().state.preview
+    found = index.newest().preview
     assert found is not None and len(found) == 2
     expected = previews.build(index.collection(), found.rotation)
     np.testing.assert_array_equal(found.codes[0], expected.codes[0])
@@ -132,11 +132,11 @@ def test_what_a_killed_writer_left_of_a_preview_is_cleared_away(
 def test_compact_changes_no_answer_and_saves_room(index: Index, videos: Path) -> None:
     index.remove(videos / "a" / "green.mp4")
     index.add(videos)
-    before, size = index.search("red"), index.info()["size_bytes"]
+    before, size = index.search("red"), index.info().size_bytes
     index.compact()
     assert index.search("red") == before
-    assert index.info()["fragments"] == 1
-    assert index.info()["size_bytes"] < size
+    assert index.info().fragments == 1
+    assert index.info().size_bytes < size
     assert index.verify() == []
 
 

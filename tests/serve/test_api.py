@@ -181,7 +181,7 @@ def test_videos_are_listed_newest_first(client: TestClient, videos: Path) -> Non
 
 def test_info_counts(client: TestClient, index: Index) -> None:
     info, facts = client.get("/api/info").json(), index.info()
-    assert (info["videos"], info["segments"]) == (5, facts["segments"])
+    assert (info["videos"], info["segments"]) == (5, facts.segments)
     assert info["has_confidence"] and not info["can_index"] and not info["is_being_written"]
     assert info["job"] is None
 

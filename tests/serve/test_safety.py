@@ -339,7 +339,7 @@ def test_a_job_calls_videos_as_the_command_does(tmp_path: Path) -> None:
         for paths in ([], [f"{tmp_path}/link/sub"], [f"{tmp_path}/link/sub/../sub/red.mp4"]):
             assert client.post("/api/index", json={"paths": paths}).status_code == 202
             assert _end_of_job(client)["message"] == "0 new, 1 known, 0 failed"
-    assert index.info()["videos"] == 1
+    assert index.info().videos == 1
 
 
 def _end_of_job(client: TestClient) -> dict[str, object]:

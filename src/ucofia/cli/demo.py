@@ -31,7 +31,7 @@ def demo(
     """
     from ucofia.demo import SEARCHES, fetch
     from ucofia.index.index import Index
-    from ucofia.index.results.contact_sheet import contact_sheet
+    from ucofia.index.results.pictures import contact_sheet
     from ucofia.index.storage.store import exists
     from ucofia.package_files import cache_folder
 

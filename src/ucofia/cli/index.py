@@ -125,7 +125,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
     """Tell what an index holds, its model, whether it wants care, and which files failed."""
     from ucofia.index.index import Index
 
-    facts = Index.open(index_here(index)).info()
+    facts = Index.open(index_here(index)).info().to_dict()
     if json:
         show_json(facts)
         return 0
@@ -171,10 +171,10 @@ def compact(index: IndexOption = None, json: JsonOption = False) -> int:
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index))
-    before = opened.info()["size_bytes"]
+    before = opened.info().size_bytes
     with progress_bar(quiet=json) as progress:
         opened.compact(progress=progress)
-    after = opened.info()["size_bytes"]
+    after = opened.info().size_bytes
     sizes = {"before_bytes": before, "after_bytes": after}
     show_json(sizes) if json else show(f"{before} -> {after} bytes")
     return 0

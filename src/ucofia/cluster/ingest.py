@@ -29,9 +29,10 @@ from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
 from ucofia.index.pending import Entry, Journal, settle, settle_left
-from ucofia.index.state import bring_preview_up_to_date
+from ucofia.index.snapshot import update_preview, usable_collection
 from ucofia.index.storage import fragments
-from ucofia.index.storage.location import is_remote, turn
+from ucofia.index.storage.location import is_remote
+from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress
@@ -109,11 +110,12 @@ def add(
 
 def bring_up_to_date(store: Store, model: Model, progress: Progress | None) -> None:
     """Give new segments their biases and the preview, as the one who does so."""
-    with turn(store.path):
+    with writer_lock(store.path, verb="index --cluster", progress=progress) as is_locked:
         store.refresh()
-        if banks.read(store) is not None:
-            banks.update(store, model, store.collection(), progress)
-        bring_preview_up_to_date(store, model)
+        store.index_paths()
+        collection = usable_collection(store)
+        bank = banks.update(store, model, collection, progress)
+        update_preview(store, collection, bank, model, is_locked=is_locked)
 
 
 class _Run:
@@ -169,7 +171,7 @@ class _Run:
 
         self.store.refresh()
         gone = sorted(filter(is_gone, self.known))
-        with turn(self.store.path):
+        with writer_lock(self.store.path, verb="index --cluster"):
             failures.forget(self.store, filter(is_gone, self.bad))
             if prune:
                 self.store.remove(gone)

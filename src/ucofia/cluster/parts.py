@@ -19,9 +19,9 @@ from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.ingest import AddReport
 from ucofia.index.pending import Entry
-from ucofia.index.search.collection import FileIdentity, SegmentRow
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
+from ucofia.index.storage.schema import FileIdentity, SegmentRow, StoredFile
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.video.limits import Limits
@@ -155,16 +155,22 @@ class PartStore(Store):
         """Look at the newest version of the index."""
         self._index.refresh()
 
-    def files(self) -> dict[str, FileIdentity]:
+    def files(self) -> dict[str, StoredFile]:
         """List the known files that matter, under the names they have here."""
         here = {file.path: local for local, file in self.names.items()}
         named = {here.get(path, path): identity for path, identity in self._known.items()}
-        return {path: replace(identity, path=path) for path, identity in named.items()}
+        # How many rows they have does not matter: a part is small.
+        return {path: StoredFile(replace(old, path=path), 1) for path, old in named.items()}
 
-    def rows_of_file(self, path: str) -> list[SegmentRow]:
-        """Read the rows of a known file."""
-        rows = self._index.rows_of_file(self._name(path))
-        return [replace(row, file=replace(row.file, path=path)) for row in rows]
+    def rows_of_files(self, paths: Sequence[str]) -> dict[str, list[SegmentRow]]:
+        """Read the rows of known files."""
+        stored = self._index.rows_of_files([self._name(path) for path in paths])
+        return {
+            path: [
+                replace(row, file=replace(row.file, path=path)) for row in stored[self._name(path)]
+            ]
+            for path in paths
+        }
 
     def put(self, rows: Sequence[SegmentRow], *, replacing: Sequence[str] = ()) -> None:
         """Keep rows; all other rows of their paths and of `replacing` go with the commit."""
@@ -189,7 +195,7 @@ class PartStore(Store):
         """No small table matters to a part: the driver looks before and after."""
         return None
 
-    def put_small(self, name: str, table: Any, *, key: str | None = None) -> None:
+    def put_small(self, name: str, table: Any, *, merge: bool = False) -> None:
         """Keep which files failed."""
         for row in table.to_pylist():
             failure = KnownFailure(**row)

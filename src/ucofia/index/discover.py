@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from ucofia.errors import UnreadableVideoError
 from ucofia.video.limits import require_file
@@ -70,9 +71,14 @@ def content_hash(path: str) -> str:
     return digest.hexdigest()
 
 
-def is_below(path: str, folders: Iterable[str]) -> bool:
-    """Tell whether a path is one of some paths, or lies below one."""
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path) -> bool:
+    """Tell whether a path is one of some paths, or lies below one, as this system writes paths."""
+    separator = flavour.sep
+    name = flavour.normcase(path)
+    return any(
+        name == folder or name.startswith(folder.rstrip(separator) + separator)
+        for folder in map(flavour.normcase, folders)
+    )
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -13,8 +13,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ucofia.encode.patches import top_patches
-from ucofia.errors import SettingError
-from ucofia.index.search.collection import Array, FileIdentity, SegmentRow
+from ucofia.errors import NotFiniteError, SettingError
+from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
 from ucofia.types import PixelSpec, VideoBatch, VideoFeatures
 from ucofia.video.decode_pool import Clip
@@ -55,16 +55,30 @@ def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array, int]:
 def rows(
     model: Model,
     clips: Sequence[tuple[FileIdentity, int, float, Clip]],
+) -> list[SegmentRow | None]:
+    """Encode clips, each with its file, its number there and the file's duration in seconds.
+
+    None stands for a clip for which the model gives NaN or infinity: no score survives those.
+    """
+    try:
+        found = _rows(model, clips)
+    except NotFiniteError:  # for some; the others must not suffer
+        if len(clips) == 1:
+            return [None]
+        return [row for clip in clips for row in rows(model, [clip])]
+    return [row if _is_finite(row) else None for row in found]
+
+
+def _rows(
+    model: Model, clips: Sequence[tuple[FileIdentity, int, float, Clip]]
 ) -> list[SegmentRow]:
-    """Encode clips, each with its file, its number there and the file's duration in seconds."""
     batch = batch_of([clip for *_, clip in clips], frames=model.config.frames)
     features, positions, grid_patches = encode(model, batch)
-    halves = {
-        "video": features.video.numpy().astype(np.float16),
-        # What no score looks at is stored as zeros, not as whatever the encoder made of padding.
-        "frames": (features.frames * features.frame_mask[..., None]).numpy().astype(np.float16),
-        "patches": (features.patches * features.patch_mask[..., None]).numpy().astype(np.float16),
-    }
+    # What no score looks at is stored as zeros, not as whatever the encoder made of padding.
+    frames = features.frames.masked_fill(~features.frame_mask[..., None], 0)
+    patches = features.patches.masked_fill(~features.patch_mask[..., None], 0)
+    vectors = {"video": features.video, "frames": frames, "patches": patches}
+    halves = {name: values.numpy().astype(np.float16) for name, values in vectors.items()}
     return [
         SegmentRow(
             file=file,
@@ -81,6 +95,10 @@ def rows(
         )
         for at, (file, number, duration, clip) in enumerate(clips)
     ]
+
+
+def _is_finite(row: SegmentRow) -> bool:
+    return all(np.isfinite(values).all() for values in (row.video, row.frames, row.patches))
 
 
 def thumbnail(crop: UInt8[Array, "3 h x"]) -> bytes:

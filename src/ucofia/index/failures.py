@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ucofia.errors import DecoderDiedError, UnreadableVideoError, VideoError, VideoLimitError
 from ucofia.index.discover import FoundFile
-from ucofia.index.search.collection import FileIdentity
+from ucofia.index.storage.schema import FileIdentity
 from ucofia.index.storage.store import Store
 
 _TABLE = "failed"
@@ -73,7 +73,7 @@ def remember(store: Store, failures: Iterable[KnownFailure]) -> None:
     old = store.small(_TABLE)
     has_kinds = old is not None and old.schema.names == _SCHEMA.names
     table = pa.Table.from_pylist([asdict(failure) for failure in failures], schema=_SCHEMA)
-    store.put_small(_TABLE, table, key="path" if has_kinds else None)
+    store.put_small(_TABLE, table, merge=has_kinds)
 
 
 def forget(store: Store, paths: Iterable[str]) -> None:

@@ -5,17 +5,18 @@ it.
 """
 
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
 from ucofia.index.discover import is_below, place_of
-from ucofia.index.info import facts
+from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
 from ucofia.index.pending import Journal, settle_left
 from ucofia.index.results import export
@@ -25,9 +26,8 @@ from ucofia.index.results.similar import TextHit
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.search import TOP
-from ucofia.index.snapshot import Snapshot
-from ucofia.index.state import State, bring_preview_up_to_date, newest
-from ucofia.index.storage.location import is_remote, turn
+from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_collection
+from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
@@ -37,11 +37,25 @@ from ucofia.video.sample import Segment, segments
 
 
 class Index:
-    """Videos that can be found with words."""
+    """Videos that can be found with words.
+
+    Made by `create`, opened by `open`; both take the folder of the index, or the address of one in
+    an object store. Every question is answered from the newest version; `newest()` holds one.
+
+    Example:
+        >>> index = Index.create("holiday.index", "starter")  # doctest: +SKIP
+        >>> index.add("~/Videos").added  # doctest: +SKIP
+        412
+        >>> index.search("a dog catches a frisbee", top=1)[0].path  # doctest: +SKIP
+        '/home/ada/Videos/beach.mp4'
+        >>> Index.open("nowhere.index")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        ucofia.errors.NoIndexError: there is no index at nowhere.index. Make one: ...
+    """
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._given, self._device = store, model, device
-        self._state: State | None = None
+        self._snapshot: Snapshot | None = None
 
     @classmethod
     def create(
@@ -53,10 +67,25 @@ class Index:
         bank: Sequence[str] | None = None,
         device: str = "cpu",
     ) -> "Index":
-        """Make an empty index for a model, given itself or by its name or folder.
+        """Make an empty index.
 
-        `bank` are texts like those that will be asked; without them the model's own are taken, and
-        where it brings none, scores are not balanced and hits have no confidence.
+        Args:
+            path: A folder that is new or empty, or an address such as `s3://bucket/name`.
+            model: The model that will encode videos and texts: itself, its name, or its folder.
+            segment: How videos are cut: "auto" (whole up to a minute, else windows of about 30
+                seconds), "whole", or the length of a window in seconds.
+            bank: Texts like those that will be asked, against which scores are normalised and
+                confidence is calibrated; at least 20 for confidence. None takes the model's own;
+                where it brings none, hits have no confidence.
+            device: Where the model runs, as torch names it.
+
+        Returns:
+            The new index, without videos.
+
+        Raises:
+            IndexExistsError: There is an index already; it is left as it is.
+            ForeignFolderError: The folder holds something else.
+            IndexWriteError: The folder cannot be written.
         """
         segments(1.0, segment)
         if isinstance(model, Model):
@@ -75,14 +104,27 @@ class Index:
             frames=config.frames,
             tokens_per_frame=config.tokens_per_frame if config.uses_patches else 0,
             segment=segment,
+            id=secrets.token_hex(8),
         )
         texts = banks.texts_of(source) if bank is None else bank
-        others = {banks.BANK: banks.unsolved(texts)} if texts else {}
+        others = {banks.BANK: banks.table_of_texts(texts)} if texts else {}
         return cls(Store.create(path, settings, others), model, device=device)
 
     @classmethod
     def open(cls, path: Path | str, model: Model | None = None, *, device: str = "cpu") -> "Index":
-        """Open an index; its model is loaded when it is first needed, unless it is given."""
+        """Open an index.
+
+        Args:
+            path: The folder of the index, or its address.
+            model: The model that filled it. None loads it by the name that the index knows, when
+                it is first needed.
+            device: Where the model runs, as torch names it.
+
+        Raises:
+            NoIndexError: There is none.
+            ModelMismatchError: The given model is not the one that filled it.
+            NewerFormatError: A newer version of this package wrote it.
+        """
         index = cls(Store.open(path), model, device=device)
         if model is not None:
             index._require_same(model)
@@ -116,18 +158,34 @@ class Index:
 
     def newest(self) -> Snapshot:
         """The newest version; asked directly, all its answers are about that version."""
-        return Snapshot(self._held(), self.model, self._store)
+        self._snapshot = newest(self._store, self._snapshot, lambda: self.model)
+        return self._snapshot
 
     def collection(self) -> Collection:
         """All segments of the newest version with their biases, as search sees them."""
-        return self._held().collection
+        return self.newest().collection
 
-    def set_bank(self, texts: Sequence[str], *, progress: Progress | None = None) -> None:
-        """Balance against other texts from now on."""
-        with turn(self.path):
-            self._store.refresh()
-            banks.set_texts(self._store, texts)
-            banks.solve(self._store, self.model, self._store.collection(), progress)
+    def set_bank(
+        self,
+        texts: Sequence[str],
+        *,
+        lock_timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Normalise scores, and calibrate confidence, with other texts from now on.
+
+        Args:
+            texts: Texts like those that will be asked; at least 20 for confidence.
+            lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+            progress: Called with (what, done, total) now and then.
+
+        Raises:
+            IndexBusyError: Another process wrote for longer than `lock_timeout`.
+        """
+        with self._writing("set_bank", lock_timeout, progress):
+            bank = banks.set_texts(self._store, texts)
+            collection = usable_collection(self._store)
+            banks.solve(self._store, self.model, collection, bank, progress)
 
     def add(
         self,
@@ -137,16 +195,35 @@ class Index:
         workers: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         retry: bool = True,
+        lock_timeout: float | None = None,
         progress: Progress | None = None,
     ) -> AddReport:
-        """Add what is new or changed in files and folders; see `AddReport` for what happened.
+        """Add what is new or changed in files and folders.
 
-        `retry=False` leaves files alone that broke a limit, or the decoder, when last tried.
+        What is unchanged costs a look at its size and time, what was moved a read. Files that
+        cannot be used are reported and do not stop the others. It may be interrupted, or killed,
+        at any time: the next `add` continues.
+
+        Args:
+            paths: Videos, or folders of them; hidden folders are left out.
+            prune: Also forget files below `paths` that are gone.
+            workers: Processes that decode; None takes one less than there are cores.
+            limits: What one file may cost before it is given up.
+            retry: Try files again that broke a limit, or the decoder, when last tried.
+            lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+            progress: Called with (what, done, total) now and then, also while it waits.
+
+        Returns:
+            What became of the files.
+
+        Raises:
+            UnreadableVideoError: One of `paths` is not there.
+            IndexBusyError: Another process wrote for longer than `lock_timeout`.
+            IndexWriteError: The index cannot be written; what was committed before stays.
         """
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         model = self.model
-        with turn(self.path):
-            self._store.refresh()
+        with self._writing("add", lock_timeout, progress) as is_locked:
             report = ingest.add(
                 self._store,
                 model,
@@ -157,10 +234,11 @@ class Index:
                 retry=retry,
                 progress=progress,
             )
+            self._store.index_paths()
             self._store.refresh()
-            if banks.read(self._store) is not None:
-                banks.update(self._store, model, self._store.collection(), progress)
-            bring_preview_up_to_date(self._store, self.model)
+            collection = usable_collection(self._store)
+            bank = banks.update(self._store, model, collection, progress)
+            update_preview(self._store, collection, bank, model, is_locked=is_locked)
         return report
 
     def search(
@@ -173,7 +251,30 @@ class Index:
         filters: Filters = Filters(),  # noqa: B008 - frozen
         min_confidence: float | None = None,
     ) -> list[Hit]:
-        """Find the videos that match a text, best first; on request only those that are sure."""
+        """Find the videos that match a text, best first.
+
+        Args:
+            text: What to look for, in words.
+            top: At most so many hits.
+            exact: Return the list that scoring everything would give; False scores a fixed number
+                of candidates, see `fast_recall`.
+            grouped: One hit per video, with its best moments; False gives one per segment.
+            filters: Which segments may be found.
+            min_confidence: Leave out what is less sure, between 0 and 1; without a bank
+                everything is left out.
+
+        Returns:
+            Hits, best first; the same list every time.
+
+        Raises:
+            SettingError: `top` is below 1.
+            EmptyInputError: The text has no words.
+            IndexReplacedError: The index was deleted and made again since it was opened.
+
+        Example:
+            >>> for hit in index.search("a red car", top=3):  # doctest: +SKIP
+            ...     print(hit.path, hit.best_second, hit.confidence)
+        """
         (hits,) = self.search_many(
             [text],
             top=top,
@@ -194,7 +295,19 @@ class Index:
         filters: Filters = Filters(),  # noqa: B008 - frozen
         min_confidence: float | None = None,
     ) -> list[list[Hit]]:
-        """Answer many texts at once; each answer is what `search` gives for it alone."""
+        """Answer many texts at once; each answer is what `search` gives for it alone.
+
+        Args:
+            texts: What to look for; the passes over the index are shared.
+            top: At most so many hits for each text.
+            exact: See `search`.
+            grouped: See `search`.
+            filters: Which segments may be found.
+            min_confidence: See `search`.
+
+        Returns:
+            One list of hits for each text, in their order.
+        """
         return self.newest().search_many(
             texts,
             top=top,
@@ -207,14 +320,25 @@ class Index:
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here, once for every version.
 
-        Asks a few texts of the bank both ways; None without a bank.
+        Returns:
+            The share, measured by asking a few texts of the bank both ways; None without a bank.
         """
         return self.newest().fast_recall()
 
     def describe(
         self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
     ) -> list[TextHit]:
-        """Find the texts that fit a video, best first; by default those of the bank."""
+        """Find the texts that fit a video, best first.
+
+        Args:
+            video: A video of the index, or any other file, which is then decoded and encoded.
+            texts: The texts to choose from; None takes those of the bank.
+            top: At most so many texts.
+
+        Raises:
+            SettingError: No texts were given, and there is no bank.
+            VideoError: The file cannot be decoded.
+        """
         chosen = self.bank_texts() if texts is None else texts
         if not chosen:
             raise SettingError("texts", [], "this index has no bank; give texts to choose from")
@@ -227,19 +351,55 @@ class Index:
         top: int = TOP,
         filters: Filters = Filters(),  # noqa: B008 - frozen
     ) -> list[Hit]:
-        """Find videos like a video or picture, best first; not the video itself."""
+        """Find videos like a video or picture, best first; not the video itself.
+
+        Args:
+            example: A video or picture, in the index or not.
+            top: At most so many videos.
+            filters: Which segments may be found.
+
+        Returns:
+            Hits whose `levels` say how alike whole videos, and frames, are (cosines). They have no
+            confidence and cannot explain themselves by words.
+        """
         return self.newest().similar(example, top=top, filters=filters)
 
     def explain(self, text: str, segment: str) -> Explanation:
-        """Show why a segment, named by its id, got its score for a text."""
+        """Show why a segment got its score for a text.
+
+        Args:
+            text: The text.
+            segment: The id of the segment, as `Hit.segment` has it.
+
+        Returns:
+            Words, frames, patches and their weights; `save("why.png")` draws them.
+
+        Raises:
+            NotInIndexError: There is no such segment.
+        """
         return self.newest().explain(text, segment)
 
-    def remove(self, paths: Path | str | Sequence[Path | str]) -> int:
-        """Forget files, or all files below folders; counts them. The files stay untouched."""
+    def remove(
+        self,
+        paths: Path | str | Sequence[Path | str],
+        *,
+        lock_timeout: float | None = None,
+    ) -> int:
+        """Forget files, or all files below folders. The files themselves stay untouched.
+
+        Args:
+            paths: Videos of the index, or folders of them.
+            lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+
+        Returns:
+            How many files were forgotten.
+
+        Raises:
+            NotInIndexError: Nothing of the index lies at one of `paths`; nothing is forgotten.
+        """
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         places = [place_of(path) for path in given]
-        with turn(self.path):
-            self._store.refresh()
+        with self._writing("remove", lock_timeout) as is_locked:
             known = self._store.files()
             gone = sorted(path for path in known if is_below(path, places))
             for place in places:
@@ -247,12 +407,18 @@ class Index:
                     raise NotInIndexError(self.path, place)
             self._store.remove(gone)
             self._store.refresh()
-            banks.forget_gone(self._store, self._store.collection())
-            bring_preview_up_to_date(self._store, None)
+            collection = usable_collection(self._store)
+            bank = banks.forget_gone(self._store, collection)
+            update_preview(self._store, collection, bank, None, is_locked=is_locked)
         return len(gone)
 
     def verify(self) -> list[str]:
-        """Read everything, and list what is not as it was written; empty when all is well."""
+        """Read everything and compare it with its checksums.
+
+        Returns:
+            One sentence for each segment or table that is not as it was written; empty when all
+            is well.
+        """
         self._store.refresh()
         try:
             wrong = self._store.steadily(lambda: list(self._store.wrong_checksums()))
@@ -260,46 +426,71 @@ class Index:
             return [error.problem]
         return [f"{name} is not what was written" for name in wrong]
 
-    def compact(self, *, progress: Progress | None = None) -> None:
-        """Join small files, drop what was deleted, and balance the bank anew.
+    def compact(
+        self, *, lock_timeout: float | None = None, progress: Progress | None = None
+    ) -> None:
+        """Join small files, drop what was deleted, and solve the bank anew.
 
         What a killed run on a cluster has finished becomes part of the index; what it has not is
         deleted, unless another such run is under way.
+
+        Args:
+            lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+            progress: Called with (what, done, total) now and then.
         """
         journal = Journal(self.path)
         if not journal.is_running():
             settle_left(self._store)
-        with turn(self.path):
-            self._store.refresh()
-            if banks.read(self._store) is not None:
-                banks.solve(self._store, self.model, self._store.collection(), progress)
-            is_locked = not is_remote(self.path) and not journal.is_running()
-            self._store.compact(is_locked=is_locked)
-            bring_preview_up_to_date(self._store, self.model)
+        with self._writing("compact", lock_timeout, progress) as is_locked:
+            bank = banks.read(self._store)
+            if bank is not None:
+                collection = usable_collection(self._store)
+                bank = banks.solve(self._store, self.model, collection, bank, progress)
+            self._store.compact(is_locked=is_locked and not journal.is_running())
+            self._store.index_paths()
+            collection = usable_collection(self._store)
+            update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 
     def export(self, path: Path | str) -> int:
-        """Write all segments as .parquet (with vectors), .csv or .jsonl; counts them."""
+        """Write all segments as a table for other programs.
+
+        Args:
+            path: Ends in .parquet (with vectors), .csv or .jsonl. A file that is there stays as it
+                is until the new one is complete.
+
+        Returns:
+            How many segments were written.
+
+        Raises:
+            FileWriteError: It could not be written.
+        """
         self._store.refresh()
         return self._store.steadily(lambda: export.write_table(self._store, Path(path)))
 
     def bank_texts(self) -> list[str]:
-        """The texts that the index is balanced against."""
+        """The texts that scores are normalised against."""
         bank = banks.read(self._store)
         return list(bank.texts) if bank else []
 
-    def info(self) -> dict[str, Any]:
-        """Say what the index holds."""
+    def info(self) -> IndexInfo:
+        """Say what the index holds: counts, its model, failures, and whether it wants care."""
         self._store.refresh()
-        return facts(self._store)
+        return info(self._store)
 
     def require_model(self, name: str) -> None:
         """Make sure that the index belongs to the model of this name or folder."""
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
 
-    def _held(self) -> State:
-        self._state = newest(self._store, self._state)
-        return self._state
+    @contextmanager
+    def _writing(
+        self, verb: str, timeout: float | None, progress: Progress | None = None
+    ) -> Iterator[bool]:
+        """Hold the lock, at the newest version; yields whether there is a lock."""
+        with writer_lock(self.path, verb=verb, timeout=timeout, progress=progress) as is_locked:
+            self._store.refresh()
+            self._store.prepare_to_write()
+            yield is_locked
 
     def _require_same(self, model: Model) -> None:
         fingerprint = model.fingerprint()

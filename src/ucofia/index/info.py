@@ -1,5 +1,6 @@
 """What an index holds, in numbers."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from ucofia.index import pending
@@ -7,28 +8,60 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.failures import known_failures
 from ucofia.index.storage.location import size_bytes
 from ucofia.index.storage.store import Store
+from ucofia.video.sample import Segment
 
 
-def facts(store: Store) -> dict[str, Any]:
-    """Count what an index holds and how it lies on its disk, as plain JSON values."""
+@dataclass(frozen=True)
+class IndexInfo:
+    """What an index holds and how it lies on its disk; `to_dict()` gives plain JSON values."""
+
+    index: str  # where it is
+    id: str  # random, made with it; empty for the first indexes
+    model: str
+    fingerprint: str  # of the model
+    videos: int
+    segments: int
+    seconds_of_video: float
+    failed_files: int
+    failures: dict[str, str]  # path: reason
+    segment: Segment  # how videos are cut: "auto", "whole" or seconds
+    bank_texts: int
+    has_confidence: bool  # whether hits have one: the bank is solved, and has texts enough
+    balancing_is_due: bool  # so much came or went that `compact` is worth while
+    format: int
+    version: int
+    fragments: int
+    pending_parts: int | None  # of runs on a cluster, done but not committed; None: unknown
+    pending_files: int | None
+    size_bytes: int | None  # None where it is not local
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dict(vars(self))
+
+
+def info(store: Store) -> IndexInfo:
+    """Count what an index holds."""
     failures = known_failures(store)
-    infos, bank, settings = store.infos(), banks.read(store), store.settings
-    lengths = {segment.path: segment.duration_seconds for segment in infos}
-    return {
-        "index": store.path,
-        "model": settings.model,
-        "fingerprint": settings.fingerprint,
-        "videos": len(lengths),
-        "segments": len(infos),
-        "seconds_of_video": round(sum(lengths.values()), 1),
-        "failed_files": len(failures),
-        "failures": {path: failure.reason for path, failure in sorted(failures.items())},
-        "segment": settings.segment,
-        "bank_texts": len(bank.texts) if bank else 0,
-        "balancing_is_due": bank.is_due(len(infos)) if bank else False,
-        "format": settings.format,
-        "version": store.version,
-        "fragments": store.fragments(),
+    segments, bank, settings = store.infos(), banks.read(store), store.settings
+    lengths = {segment.path: segment.duration_seconds for segment in segments}
+    return IndexInfo(
+        index=store.path,
+        id=settings.id,
+        model=settings.model,
+        fingerprint=settings.fingerprint,
+        videos=len(lengths),
+        segments=len(segments),
+        seconds_of_video=round(sum(lengths.values()), 1),
+        failed_files=len(failures),
+        failures={path: failure.reason for path, failure in sorted(failures.items())},
+        segment=settings.segment,
+        bank_texts=len(bank.texts) if bank else 0,
+        has_confidence=bank is not None and bank.calibration is not None,
+        balancing_is_due=bank.is_due(len(segments)) if bank else False,
+        format=settings.format,
+        version=store.version,
+        fragments=store.fragments(),
         **pending.facts(store),
-        "size_bytes": size_bytes(store.path),
-    }
+        size_bytes=size_bytes(store.path),
+    )

@@ -1,9 +1,10 @@
 """Files into an index: only what is new or changed, resumable at any point, in bounded memory.
 
 A file whose size and time are known costs a stat. One whose content is known under another name
-costs a read, but no pass of the model. Worker processes decode ahead while the model encodes.
-Rows are committed every few seconds, always all rows of a file at once; so a run that is killed
-loses at most those seconds, and the next run continues.
+costs a read, but no pass of the model; the rows of many such files are copied by one scan. Threads
+hash and worker processes decode ahead while the model encodes. Rows are committed every few
+seconds, always all rows of a file at once; so a run that is killed loses at most those seconds,
+and the next run continues.
 """
 
 import logging
@@ -11,37 +12,46 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ucofia.errors import UnreadableVideoError, VideoError
+from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, failures
 from ucofia.index import encode_segments as encode
 from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
-from ucofia.index.search.collection import FileIdentity, SegmentRow
+from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.limits import Limits
-from ucofia.video.sample import Sampling, segments
+from ucofia.video.sample import Sampling
 
 logger = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 5.0
 COMMIT_ROWS = 512
 ENCODE_CLIPS = 8
-# Longer videos are decoded part by part, so that their frames never lie in memory together.
+# Longer videos come part by part, so that their frames never lie in memory together.
 PART_SEGMENTS = 60
+HASH_THREADS = 2
+HASHED_AHEAD = 16  # files
 
 
 @dataclass
 class AddReport:
-    """What became of the files."""
+    """What became of the files, in numbers of files where nothing else is said.
+
+    Example:
+        >>> report = AddReport(added=3, failed=[Failure("a.mp4", "it is empty (0 bytes)")])
+        >>> [failure.reason for failure in report.failed]
+        ['it is empty (0 bytes)']
+    """
 
     added: int = 0
-    changed: int = 0
+    changed: int = 0  # new content under a known name
     moved: int = 0  # known content under a new name: no pass of the model
     unchanged: int = 0
     removed: int = 0
@@ -61,6 +71,12 @@ class _OpenFile:
     clips: int = 0  # decoded so far
     is_decoded: bool = False
     rows: list[SegmentRow] = field(default_factory=list)
+    refused: int = 0  # whose vectors are not finite
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of its segments were decoded and encoded."""
+        return self.is_decoded and len(self.rows) + self.refused == self.clips
 
 
 def add(
@@ -84,12 +100,11 @@ def add(
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, retry=retry)
     try:
-        while run.has_requests():
-            for result in decode_many(run.requests(), workers=workers, limits=limits):
-                run.take(result)
+        for result in decode_many(run.requests(), workers=workers, limits=limits):
+            run.take(result)
         run.encode()
     finally:
-        run.commit()  # also after an interrupt: what is complete is worth keeping
+        run.close()  # also after an interrupt: what is complete is worth keeping
     places = [discover.place_of(path) for path in paths]
 
     def is_gone(path: str) -> bool:
@@ -126,10 +141,17 @@ class _Run:
         self.bad = failures.known_failures(store)
         self._retry = retry
         self._paths_by_hash: dict[str, list[str]] = {}
-        for known in self.known.values():
-            self._paths_by_hash.setdefault(known.content_hash, []).append(known.path)
+        self._rows_of_hash: dict[str, int] = {}
+        for path, known in self.known.items():
+            self._paths_by_hash.setdefault(known.identity.content_hash, []).append(path)
+            self._rows_of_hash[known.identity.content_hash] = known.segments
+        self._stored = {path: file.identity.content_hash for path, file in self.known.items()}
         self._queue = deque(found)
-        self._parts: deque[str] = deque()  # long files to be continued
+        self._hashing = ThreadPoolExecutor(HASH_THREADS, "hash")
+        self._hashed: deque[tuple[FoundFile, Future[str] | None]] = deque()
+        self._copies: list[FileIdentity] = []  # files whose content the index has, perhaps
+        self._copied_rows = 0  # how many rows they will have, at a guess
+        self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
         self._clips: list[tuple[str, int, float, Clip]] = []
         self._rows: list[SegmentRow] = []
@@ -139,24 +161,36 @@ class _Run:
         self._done = 0
         self._say()
 
-    def has_requests(self) -> bool:
-        """Tell whether anything is left to decode."""
-        return bool(self._queue or self._parts)
-
     def requests(self) -> Iterator[Request]:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
-        while self.has_requests():
-            if self._parts:
-                yield self._request(self._parts.popleft())
+        while True:
+            self._hash_ahead()
+            if not self._hashed:
+                self._copy()
+                if not self._queue:
+                    return
                 continue
-            file = self._queue.popleft()
-            identity = self._unknown(file)
+            file, digest = self._hashed.popleft()
+            identity = self._unknown(file, digest)
             if identity is None:
                 self._done += 1
                 self._say()
                 continue
             self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
             yield self._request(file.path)
+
+    def close(self) -> None:
+        """Commit what is complete, and end the threads."""
+        self._hashing.shutdown(cancel_futures=True)
+        self.commit()
+
+    def _hash_ahead(self) -> None:
+        """Let threads read the next files, so that their digests are there in time."""
+        while self._queue and len(self._hashed) < HASHED_AHEAD:
+            file = self._queue.popleft()
+            is_settled = self._is_unchanged(file) or self._known_failure(file) is not None
+            digest = None if is_settled else self._hashing.submit(_digest, file.path)
+            self._hashed.append((file, digest))
 
     def take(self, result: Decoded | Failed) -> None:
         """Take one decoded file, or part of one."""
@@ -174,10 +208,7 @@ class _Run:
         for clip in result.clips:
             self._clips.append((path, opened.clips, result.info.duration_seconds, clip))
             opened.clips += 1
-        all_segments = segments(result.info.duration_seconds, self.store.settings.segment)
-        opened.is_decoded = opened.clips >= len(all_segments)
-        if not opened.is_decoded:
-            self._parts.append(path)
+        opened.is_decoded = result.is_last
         while len(self._clips) >= ENCODE_CLIPS:
             self.encode(ENCODE_CLIPS)
         late = time.monotonic() - self._committed_at > COMMIT_SECONDS
@@ -191,21 +222,42 @@ class _Run:
         for start in range(0, len(now), ENCODE_CLIPS):
             some = now[start : start + ENCODE_CLIPS]
             clips = [(self._open[path].identity, *rest) for path, *rest in some]
-            for row in encode.rows(self.model, clips):  # type: ignore[arg-type]
-                self._open[row.file.path].rows.append(row)
-        for path in [p for p, f in self._open.items() if f.is_decoded and len(f.rows) == f.clips]:
-            opened = self._open.pop(path)
-            self._rows += opened.rows
-            self.report.changed += opened.is_change
-            self.report.added += not opened.is_change
-            self.report.segments += opened.clips
-            self._done += 1
+            encoded = encode.rows(self.model, clips)  # type: ignore[arg-type]
+            for (path, *_, clip), row in zip(some, encoded, strict=True):
+                self._keep(path, clip, row)
+        for path in [path for path, opened in self._open.items() if opened.is_complete]:
+            self._close(self._open.pop(path))
         self._say()
+
+    def _keep(self, path: str, clip: Clip, row: SegmentRow | None) -> None:
+        if row is not None:
+            self._open[path].rows.append(row)
+            return
+        self._open[path].refused += 1
+        stretch = f"{clip.start_second:.1f} to {clip.end_second:.1f} s"
+        trouble = "the model gave NaN or infinity, so this segment was left out"
+        self.report.warnings.append(f"{path}, {stretch}: {trouble}")
+
+    def _close(self, opened: _OpenFile) -> None:
+        """Let a complete file join the next commit."""
+        self._done += 1
+        if not opened.rows:
+            reason = "the model gave NaN or infinity for all of its segments"
+            self._fail(opened.identity, NotFiniteVideoError(opened.identity.path, reason))
+            return
+        self._rows += opened.rows
+        self.report.changed += opened.is_change
+        self.report.added += not opened.is_change
+        self.report.segments += len(opened.rows)
 
     def commit(self) -> None:
         """Make everything complete part of the index."""
+        self._copy()  # before rows that are to be copied are replaced
         if self._rows:
             self.store.put(self._rows, replacing=self._replaced)
+            for path in self._replaced:
+                self._stored.pop(path, None)
+            self._stored |= {row.file.path: row.file.content_hash for row in self._rows}
             healed = {row.file.path for row in self._rows} & self.bad.keys()
             failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
@@ -215,6 +267,8 @@ class _Run:
             broken = [path for path in self._failures if path in self.known]
             if broken:
                 self.store.remove(broken)
+            for path in broken:
+                self._stored.pop(path, None)
             failures.remember(self.store, self._failures.values())
             self._failures = {}
         self._committed_at = time.monotonic()
@@ -223,24 +277,32 @@ class _Run:
         sampling = Sampling(
             frames=self.model.config.frames,
             segment=self.store.settings.segment,
-            first_segment=self._open[path].clips,
             most_segments=PART_SEGMENTS,
         )
         return Request(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
 
-    def _unknown(self, file: FoundFile) -> FileIdentity | None:
-        """Return the identity of a file that must be decoded; None when it need not be."""
+    def _is_unchanged(self, file: FoundFile) -> bool:
         known = self.known.get(file.path)
-        if known and (known.size_bytes, known.mtime_ns) == (file.size_bytes, file.mtime_ns):
-            self.report.unchanged += 1
-            return None
+        if known is None or file.path in self._must_decode:
+            return False
+        identity = known.identity
+        return (identity.size_bytes, identity.mtime_ns) == (file.size_bytes, file.mtime_ns)
+
+    def _known_failure(self, file: FoundFile) -> KnownFailure | None:
         bad = self.bad.get(file.path)
-        if bad and bad.still_holds(file, retry=self._retry):
-            self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
+        return bad if bad and bad.still_holds(file, retry=self._retry) else None
+
+    def _unknown(self, file: FoundFile, digest: "Future[str] | None") -> FileIdentity | None:
+        """Return the identity of a file that must be decoded; None when it need not be."""
+        if digest is None:
+            bad = self._known_failure(file)
+            if self._is_unchanged(file) or bad is None:
+                self.report.unchanged += 1
+            else:
+                self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
             return None
         try:
-            file.path.encode()
-            digest = discover.content_hash(file.path)
+            identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest.result())
         except VideoError as error:
             self._fail(file, error)
             return None
@@ -250,22 +312,56 @@ class _Run:
             trouble = UnreadableVideoError(shown, reason)
             self._note(KnownFailure.of(replace(file, path=shown), trouble))
             return None
-        identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest)
-        return None if self._is_moved(identity) else identity
+        names = self._paths_by_hash.get(identity.content_hash)
+        if not names or file.path in self._must_decode:
+            return identity
+        self._copies.append(identity)
+        self._copied_rows += self._rows_of_hash[identity.content_hash]
+        if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
+            self.commit()
+        return None
 
-    def _is_moved(self, identity: FileIdentity) -> bool:
-        """Take over the rows of the same content under another name, if there are any."""
+    def _copy(self) -> None:
+        """Give files whose content is known its rows: one scan for all of them."""
+        copies, self._copies, self._copied_rows = self._copies, [], 0
+        rows_of = self._rows_by_hash({identity.content_hash for identity in copies})
+        for identity in copies:
+            rows = rows_of.get(identity.content_hash)
+            if not rows:  # since this run began, somebody else replaced them
+                self._must_decode.add(identity.path)
+                self._queue.append(
+                    FoundFile(identity.path, identity.size_bytes, identity.mtime_ns)
+                )
+                self._done -= 1
+                continue
+            self._rows += [replace(row, file=identity) for row in rows]
+            self._count_copy(identity)
+
+    def _rows_by_hash(self, digests: set[str]) -> dict[str, list[SegmentRow]]:
+        """Find the rows of some contents: among those that wait for their commit, or stored."""
+        found: dict[str, list[SegmentRow]] = {}
+        for row in self._rows:
+            found.setdefault(row.file.content_hash, []).append(row)
+        found = {digest: _of_one_file(found[digest]) for digest in digests & found.keys()}
+        sources = {
+            digest: next((n for n in self._paths_by_hash[digest] if self._holds(n, digest)), None)
+            for digest in digests - found.keys()
+        }
+        stored = self.store.rows_of_files([path for path in sources.values() if path])
+        for digest, path in sources.items():
+            rows = stored.get(path or "", [])
+            if rows and all(row.file.content_hash == digest for row in rows):
+                found[digest] = rows
+        return found
+
+    def _holds(self, path: str, digest: str) -> bool:
+        """Tell whether the rows of a path are stored, and of this content, as far as is known."""
+        return self._stored.get(path) == digest
+
+    def _count_copy(self, identity: FileIdentity) -> None:
         # Of several names that which is its own counts most, then one that is gone.
-        names = self._paths_by_hash.get(identity.content_hash, [])
-        for old in sorted(names, key=lambda name: (name != identity.path, os.path.lexists(name))):
-            waiting = [row for row in self._rows if row.file.path == old]
-            rows = waiting or self.store.rows_of_file(old)
-            # Since this run began, the old name may have been committed with another content.
-            if rows and rows[0].file.content_hash == identity.content_hash:
-                break
-        else:
-            return False
-        self._rows += [replace(row, file=identity) for row in rows]
+        names = self._paths_by_hash[identity.content_hash]
+        old = min(names, key=lambda name: (name != identity.path, os.path.lexists(name)))
         if old == identity.path:  # touched, not changed
             self.report.unchanged += 1
         elif os.path.lexists(old):
@@ -276,9 +372,6 @@ class _Run:
             self.known.pop(old, None)
             names[names.index(old)] = identity.path
             self.report.moved += 1
-        if len(self._rows) >= COMMIT_ROWS:
-            self.commit()
-        return True
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
         if os.path.lexists(file.path):  # else gone since it was found: no fault of the file
@@ -292,3 +385,12 @@ class _Run:
     def _say(self) -> None:
         if self.progress is not None:
             self.progress("indexing", self._done, self.total)
+
+
+def _digest(path: str) -> str:
+    path.encode()  # a name that is no text cannot be stored
+    return discover.content_hash(path)
+
+
+def _of_one_file(rows: Sequence[SegmentRow]) -> list[SegmentRow]:
+    return [row for row in rows if row.file.path == rows[0].file.path]

@@ -22,10 +22,11 @@ from ucofia.atomic import write_atomic
 from ucofia.errors import MissingExtraError
 from ucofia.index import failures
 from ucofia.index.failures import KnownFailure
-from ucofia.index.search.collection import FileIdentity
 from ucofia.index.storage import fragments
 from ucofia.index.storage.fragments import Batch, Fragment
-from ucofia.index.storage.location import is_remote, reading, turn, writing
+from ucofia.index.storage.location import is_remote, reading, writing
+from ucofia.index.storage.lock import writer_lock
+from ucofia.index.storage.schema import FileIdentity
 from ucofia.index.storage.store import Store
 
 FOLDER = "journal"
@@ -125,7 +126,8 @@ class Journal:
         if is_remote(self.path):  # nothing there is ever deleted that no version names
             yield
             return
-        with turn(self.path):  # not while somebody deletes leftovers
+        # Not while somebody deletes leftovers.
+        with writer_lock(self.path, verb="index --cluster"):
             os.makedirs(self._folder, exist_ok=True)
             lock = FileLock(f"{self._folder}/{secrets.token_hex(8)}{_RUN}")
             lock.acquire()
@@ -159,7 +161,7 @@ def settle(store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = fro
             since=min(entry.since for entry in some),
         )
         failed = [failure for entry in some for failure in entry.failed]
-        with turn(store.path):
+        with writer_lock(store.path, verb="index --cluster"):
             fragments.commit(store.path, batch, seen=seen)
             if failed:
                 failures.remember(store, failed)

@@ -1,51 +1,60 @@
 """One version of an index that can be asked: texts for videos, videos for texts, and why.
 
-An index changes while it is asked. Whoever needs answers that belong together holds one of these.
+An index changes while it is asked. A snapshot holds one version of it: the segments, their biases,
+confidence, the preview, and the place where the pictures of exactly these segments are read.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ucofia.errors import NotInIndexError, SettingError
+from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.bank import Bank, Normalisation
 from ucofia.index.discover import place_of
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation, explain
-from ucofia.index.results.group import hits_of, rank_videos
-from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.hits import Filters, Hit, hits_of, rank_videos
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import recall as recalls
-from ucofia.index.search import search
-from ucofia.index.search.collection import Array, Collection
-from ucofia.index.search.min_confidence import rank_sure
+from ucofia.index.search import sketch as previews
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.recall import Recall
-from ucofia.index.search.scoring import Query, queries
-from ucofia.index.search.topk import Ranking
-from ucofia.index.state import State, preview_folder
+from ucofia.index.search.scoring import Query, Ranking, queries
+from ucofia.index.search.search import Searcher
+from ucofia.index.search.sketch import Preview, SavedPreview
+from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 
-Search = Callable[..., list[Ranking]]
+logger = logging.getLogger(__name__)
+
+PREVIEW_FROM = 2000  # segments; fewer are scored in no time
+PREVIEW_TEXTS = 200  # of the bank, that show which way words point
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of an index, its model, and where the pictures of its segments are read."""
+    """One version of an index."""
 
-    state: State
-    model: Model
-    store: Store
+    version: tuple[str, int, int]  # id of the index, version of its segments, and of its biases
+    collection: Collection
+    normalisation: Normalisation
+    preview: Preview | None
+    bank: Bank | None
+    store: Store  # at this version, which it keeps
+    load_model: Callable[[], Model] = field(repr=False)
 
     @property
-    def collection(self) -> Collection:
-        """All segments of this version."""
-        return self.state.collection
+    def model(self) -> Model:
+        """The model that filled the index; loaded when it is first needed."""
+        return self.load_model()
 
     def search_many(
         self,
@@ -59,14 +68,12 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many texts; each answer is what its text gets alone."""
         _require_some(top)
-        among = filters.rows(self.collection)
-        rank = partial(self._rank, search.exact if exact else search.fast, among)
-        choose = partial(self._choose, rank, top=top, grouped=grouped, least=min_confidence)
+        searcher = self._searcher(filters, exact=exact)
         answers: list[list[Hit]] = []
         for features in self.model.encode_texts(texts):
             asked = queries(self.model, features)
-            for query, ranking in zip(asked, rank(asked, top=top), strict=True):
-                chosen = choose(query, ranking)
+            for query, ranking in zip(asked, searcher.rank(asked, top=top), strict=True):
+                chosen = self._choose(searcher, query, ranking, top, grouped, min_confidence)
                 text = texts[len(answers)]
                 answers.append(self._hits(text, query, chosen, with_moments=grouped))
         return answers
@@ -88,91 +95,191 @@ class Snapshot:
         row = self.collection.row_of_segment.get(segment)
         if row is None:
             raise NotInIndexError(self.store.path, segment)
-        return self._explain(text, self.queries([text])[0], row, None)
+        return self._explain(text, self.queries([text])[0], row)
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here; None without a bank."""
-        state, bank = self.state, banks.read(self.store)
-        folder = preview_folder(self.store)
-        found = recalls.load(folder, state.version)
-        if found is None and bank is not None:
-            asked = self.queries(recalls.sample(bank.texts))
-            found = recalls.measure(asked, state.collection, state.preview)
-            recalls.save(folder, state.version, found)
-        return found
+        return self._fast_recall
 
     def queries(self, texts: Sequence[str]) -> list[Query]:
         """Prepare texts for scoring."""
         return [q for some in self.model.encode_texts(texts) for q in queries(self.model, some)]
 
+    @cached_property
+    def _fast_recall(self) -> Recall | None:
+        folder = preview_folder(self.store)
+        found = recalls.load(folder, self.version) if folder is not None else None
+        if found is None and self.bank is not None:
+            asked = self.queries(recalls.sample(self.bank.texts))
+            found = recalls.measure(asked, self.collection, self.preview)
+            if folder is not None:
+                recalls.save(folder, self.version, found)
+        return found
+
     def _features(self, video: Path | str) -> VideoFeatures:
         segment = self.store.settings.segment
         return examples.features_of(video, self.model, self.collection, segment=segment)
 
-    def _rank(
-        self,
-        search: Search,
-        filtered: Array | None,
-        asked: Sequence[Query],
-        *,
-        top: int,
-        among: Array | None = None,
-        collection: Collection | None = None,
-    ) -> list[Ranking]:
-        """Rank what passed the filters, or of that only some rows."""
-        if among is None or filtered is None:
-            among = filtered if among is None else among
-        else:
-            among = np.intersect1d(among, filtered)
-        collection = collection or self.collection
-        return search(asked, collection, top=top, among=among, preview=self.state.preview)
+    def _searcher(self, filters: Filters, *, exact: bool) -> Searcher:
+        among = filters.rows(self.collection)
+        return Searcher(self.collection, self.preview, among=among, is_exact=exact)
 
     def _choose(
         self,
-        rank: Callable[..., list[Ranking]],
+        searcher: Searcher,
         query: Query,
         ranking: Ranking,
-        *,
         top: int,
         grouped: bool,
         least: float | None,
     ) -> Ranking:
         """From the best segments to what is asked for: one of each video, and sure enough."""
-
-        def further(wanted: int, **others: Any) -> Ranking:
-            is_known = wanted == top and not others
-            return ranking if is_known else rank([query], top=wanted, **others)[0]
-
         if least is not None and least > 0:
-            state = self.state
-            return rank_sure(query, state, further, top=top, grouped=grouped, least=least)
-        return rank_videos(further, self.collection, top=top) if grouped else ranking
+            return with_min_confidence(
+                searcher, query, self.normalisation, top=top, grouped=grouped, least=least
+            )
+
+        def rank(wanted: int) -> Ranking:
+            return ranking if wanted == top else searcher.rank_one(query, top=wanted)
+
+        return rank_videos(rank, self.collection, top=top) if grouped else ranking
 
     def _hits(self, text: str, query: Query, ranking: Ranking, *, with_moments: bool) -> list[Hit]:
-        return hits_of(
+        hits = hits_of(
             query,
             self.collection,
             ranking,
             with_moments=with_moments,
-            preview=self.state.preview,
-            confidence=self.state.confidence,
-            explainer=partial(self._explain, text, query),
+            preview=self.preview,
+            normalisation=self.normalisation,
         )
+        rows = ranking.rows.tolist()
+        return [
+            replace(hit, explainer=partial(self._explain, text, query, row))
+            for hit, row in zip(hits, rows, strict=True)
+        ]
 
-    def _explain(self, text: str, query: Query, row: int, confidence: float | None) -> Explanation:
-        stored = self.store.row(self.collection.segments[row].id)
-        if stored is None:
-            raise NotInIndexError(self.store.path, self.collection.segments[row].path)
+    def _explain(self, text: str, query: Query, row: int) -> Explanation:
         words = self.model.backbone.words_of(text, length=self.model.config.words)
-        return explain(
-            query,
-            self.collection,
-            row,
-            text=text,
-            words=words,
-            stored=stored,
-            confidence=confidence,
-        )
+        stored = self._stored(row)
+        found = explain(query, self.collection, row, text=text, words=words, stored=stored)
+        sure = self.normalisation.confidence(row, found.score)
+        return replace(found, confidence=sure.value if sure else None)
+
+    def _stored(self, row: int) -> SegmentRow:
+        """Read a whole row of this version, or the same row where it is now."""
+        segment = self.collection.segments[row]
+        stored = self.store.row(segment.id)
+        if stored is None:
+            raise VersionGoneError(self.store.path, segment.path)
+        return stored
+
+
+def newest(store: Store, held: Snapshot | None, load_model: Callable[[], Model]) -> Snapshot:
+    """Read the newest version, unless it is the one that is held."""
+    store.refresh()
+    if held is not None and held.version == _version(store):
+        return held
+    return store.steadily(lambda: _read(store, load_model))
+
+
+def _version(store: Store) -> tuple[str, int, int]:
+    return store.settings.id, store.version, store.small_version(banks.BIAS)
+
+
+def _read(store: Store, load_model: Callable[[], Model]) -> Snapshot:
+    version = _version(store)
+    saved = _saved_preview(store)
+    plain = store.collection()
+    is_whole = saved is not None and saved.is_of(plain, store.settings.id)
+    if not is_whole:
+        plain = usable(plain, saved, store.path)
+        is_whole = saved is not None and saved.is_of(plain, store.settings.id)
+    bank = banks.read(store)
+    found = banks.normalisation(store, plain, bank)
+    store.require_same()  # the small tables may already be those of another index
+    preview = saved.preview if saved is not None and is_whole and plain.patches.units else None
+    collection = replace(plain, biases=found.biases)
+    return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
+
+
+def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Collection:
+    """Leave out the rows that are not finite, with a warning: one would spoil every search.
+
+    The rows of a preview were looked at when it was made.
+    """
+    rows = np.arange(len(collection))
+    if saved is not None:
+        rows = rows[saved.rows_of(collection) < 0]
+    bad = collection.not_finite(rows)
+    if not len(bad):
+        return collection
+    names = sorted({collection.segments[row].path for row in bad.tolist()})
+    logger.warning(
+        "%d segments of %s hold NaN or infinity and are left out of every search (of %s%s). "
+        "Remove these files from the index and add them again",
+        len(bad),
+        path,
+        ", ".join(names[:3]),
+        ", ..." if len(names) > 3 else "",
+    )
+    return collection.rows(np.setdiff1d(np.arange(len(collection)), bad))
+
+
+def usable_collection(store: Store) -> Collection:
+    """Read all segments that can be scored, for a writer."""
+    return usable(store.collection(), _saved_preview(store), store.path)
+
+
+def update_preview(
+    store: Store,
+    collection: Collection,
+    bank: Bank | None,
+    model: Model | None,
+    *,
+    is_locked: bool,
+) -> None:
+    """Make or extend the preview where it pays; search is right without it.
+
+    Without a model one that exists is kept up, but none is made.
+    """
+    folder = preview_folder(store)
+    if folder is None:
+        return
+    if is_locked:
+        previews.forget_others(folder)
+    worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
+    saved = _saved_preview(store)
+    if not worth_while or (saved and saved.is_of(collection, store.settings.id)):
+        return
+    words = np.zeros((0, store.settings.width), dtype=np.float32)
+    if saved is None:
+        if model is None:
+            return
+        words = np.concatenate([words, *_words(bank, model)])
+    try:
+        named = {"index_id": store.settings.id, "version": store.version}
+        previews.save(collection, words, folder, **named)  # type: ignore[arg-type]
+    except OSError as error:
+        logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
+    if is_locked:
+        previews.forget_others(folder)
+
+
+def _words(bank: Bank | None, model: Model) -> Iterator[Array]:
+    """The vectors of some words, to see which way words point."""
+    for text in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
+        yield text.words[text.word_mask].cpu().numpy()
+
+
+def preview_folder(store: Store) -> Path | None:
+    """Where the preview of an index lies; None where it is not local."""
+    return None if store.is_remote else Path(store.path) / "preview"
+
+
+def _saved_preview(store: Store) -> SavedPreview | None:
+    folder = preview_folder(store)
+    return None if folder is None else previews.read(folder)
 
 
 def _require_some(top: int) -> None:

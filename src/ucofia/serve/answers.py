@@ -9,7 +9,7 @@ from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.match import match_word
 from ucofia.index.results.similar import TextHit
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve import schema
 from ucofia.serve.catalogue import Catalogue, is_there, video_id
 from ucofia.serve.copies import ShownHit

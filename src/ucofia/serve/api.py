@@ -19,7 +19,7 @@ from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 from ucofia.package_files import cache_folder
 from ucofia.serve import answers, media, schema, uploads
 from ucofia.serve.catalogue import Catalogue
@@ -182,7 +182,6 @@ class Api:
                 "name": facts["index"],
                 "videos": len(known.newest),
                 "segments": len(known.segments),
-                "has_confidence": facts["bank_texts"] > 0,
                 "can_index": bool(self.files.folders),
                 "index_folders": list(self.files.folders),
                 "waiting": self.engine.executor.pending,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ucofia.errors import RefusedError
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 
 FOLDERS_LISTED = 100
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ucofia.errors import RefusedError, UnreadableVideoError
 from ucofia.index.discover import content_hash, is_below, place_of
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the place of a file must not hold us up

@@ -17,7 +17,7 @@ from ucofia.index.index import Index
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import store
-from ucofia.index.storage.location import is_being_written
+from ucofia.index.storage.lock import is_being_written
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 
 PICTURES_KEPT = 512  # segments
@@ -55,7 +55,7 @@ class IndexHandle:
         with self._lock:
             snapshot = self._newest()
             held = self._view
-            if held is None or held.snapshot.state is not snapshot.state:
+            if held is None or held.snapshot is not snapshot:
                 version = self.catalogue.version + 1
                 segments = snapshot.collection.segments
                 self._view = View(snapshot, catalogue(segments, version))
@@ -93,7 +93,7 @@ class IndexHandle:
         with self._lock:
             version, now = self.refresh().catalogue.version, time.monotonic()
             if version != self._info_version or now - self._info_at >= INFO_SECONDS:
-                self._info = self.index.info()
+                self._info = self.index.info().to_dict()
                 self._info_at, self._info_version = now, version
         return {**self._info, "is_being_written": is_being_written(self.index.path)}
 

@@ -167,7 +167,7 @@ def create_server(index: Index) -> MCPServer[Any]:
             segments=len(known.segments),
             hours_of_video=round(facts["seconds_of_video"] / 3600, 2),
             model=facts["model"],
-            has_confidence=facts["bank_texts"] > 0,
+            has_confidence=facts["has_confidence"],
             files_that_cannot_be_read=facts["failed_files"],
         )
 

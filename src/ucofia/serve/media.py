@@ -11,7 +11,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve import problems
 from ucofia.serve.files import Files
 

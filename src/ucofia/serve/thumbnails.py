@@ -21,7 +21,7 @@ from PIL import Image
 
 from ucofia.atomic import write_atomic
 from ucofia.errors import BusyError, UCoFiAError
-from ucofia.index.search.collection import SegmentInfo
+from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve.files import Files
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Failed, Request, decode_many

@@ -8,6 +8,7 @@ Meant to run in a worker process (`decode_pool`): it cannot protect itself from 
 hangs or crashes. Knows nothing of crops or models.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,29 +72,72 @@ def decode(
     `keep` turns a frame into what is returned for it, so that large frames need not pile up.
     `heartbeat` is called between packets. When the index proves wrong, `choose` is asked again.
     """
-    path = Path(path)
-    require_file(path)
-    with demux.open_stream(path, limits) as stream:
-        reader = _FileReader(path, stream, choose, keep, limits, heartbeat)
-        index, held = reader.index()
+    with contextlib.closing(OpenVideo(path, limits=limits, heartbeat=heartbeat)) as video:
+        return video.frames(choose, keep=keep, heartbeat=heartbeat)
+
+
+class OpenVideo:
+    """A file whose packets were read once; frames of it can be asked for again and again.
+
+    Meant for long videos that are decoded part after part: what is asked for in the order of its
+    time is read once more altogether, not once for every part.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        limits: Limits,
+        heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.path = Path(path)
+        require_file(self.path)
+        self._file = contextlib.ExitStack()
+        stream = self._file.enter_context(demux.open_stream(self.path, limits))
+        self._reader = _FileReader(self.path, stream, limits, heartbeat)
         try:
-            return reader.by_index(index, held)
-        except PacketIndexError:
-            held.clear()
-            return reader.in_order(index)
+            with demux.as_video_errors(self.path):
+                self._index, kept = self._reader.index()
+        except BaseException:
+            self._file.close()
+            raise
+        complete = kept if len(kept) == len(self._index.pts) else None
+        self._packets = demux.PacketReader(self.path, limits, complete)
+        self._is_reliable = demux.is_reliable(self._index, stream)
+
+    def frames(
+        self, choose: Choose, *, keep: Keep, heartbeat: Callable[[], None]
+    ) -> DecodedFrames:
+        """Decode the frames that `choose` picks; see `decode`."""
+        reader = self._reader
+        reader.choose, reader.keep, reader.heartbeat = choose, keep, heartbeat
+        with demux.as_video_errors(self.path):
+            if self._is_reliable:
+                try:
+                    return reader.by_index(self._index, self._packets)
+                except PacketIndexError:
+                    self._is_reliable = False
+                    self._packets.close()
+            return reader.in_order(self._index)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._packets.close()
+        self._file.close()
 
 
 @dataclass
 class _FileReader:
-    """One pass over one file; remembers the size of the frames it decoded."""
+    """One open file; remembers the size of the frames it decoded, and their moments."""
 
     path: Path
     stream: Any
-    choose: Choose
-    keep: Keep
     limits: Limits
     heartbeat: Callable[[], None]
+    choose: Choose = lambda times: []
+    keep: Keep = lambda frame: frame
     size: tuple[int, int] = (0, 0)
+    in_order_times: tuple[Timeline, int] | None = None  # and how many packets were damaged
 
     def index(self) -> tuple[PacketIndex, list[Any]]:
         """Read all packets without decoding; those of a file of ordinary size are kept."""
@@ -111,22 +155,25 @@ class _FileReader:
         pts, is_keyframe, is_discarded = zip(*rows, strict=True)
         return PacketIndex(pts, is_keyframe, is_discarded, last_duration), held
 
-    def by_index(self, index: PacketIndex, held: Sequence[Any]) -> DecodedFrames:
+    def by_index(self, index: PacketIndex, packets: demux.PacketReader) -> DecodedFrames:
         """Decode only what is needed, trusting the index until it proves wrong."""
-        if not demux.is_reliable(index, self.stream):
-            raise PacketIndexError
         ticks = shown(index)
         times = self._timeline(ticks, index.last_duration)
         numbers = self._chosen(times)
         wanted = {ticks[number]: number for number in numbers}
-        complete = held if len(held) == len(index.pts) else None
-        with demux.read_again(self.path, self.limits, complete) as source:
-            found = demux.decode_wanted(source, index, wanted.keys(), self.heartbeat)
-            pictures = {wanted[frame.pts]: self._picture(frame) for frame in found}
+        found = demux.decode_wanted(packets, index, wanted.keys(), self.heartbeat)
+        pictures = {wanted[frame.pts]: self._picture(frame) for frame in found}
         return self._result(times, numbers, pictures, failures=0)
 
     def in_order(self, index: PacketIndex) -> DecodedFrames:
         """Decode everything twice: once for the moments, once for the pictures."""
+        if self.in_order_times is None:
+            self.in_order_times = self._decoded_times(index)
+        times, failures = self.in_order_times
+        numbers = self._chosen(times)
+        return self._result(times, numbers, self._pictures(numbers), failures)
+
+    def _decoded_times(self, index: PacketIndex) -> tuple[Timeline, int]:
         ticks, failures, last_duration = [], 0, 0
         for frame in demux.decode_all(self.path, self.limits, self.heartbeat):
             if frame is None:
@@ -145,9 +192,7 @@ class _FileReader:
             ticks, last_duration = [round(i * step) for i in range(len(ticks))], round(step)
         # The order in which frames leave the decoder is the order in which they are shown. A
         # container that has their moments in another order has them wrongly dealt, not wrong.
-        times = self._timeline(sorted(ticks), last_duration)
-        numbers = self._chosen(times)
-        return self._result(times, numbers, self._pictures(numbers), failures)
+        return self._timeline(sorted(ticks), last_duration), failures
 
     def _pictures(self, numbers: Sequence[int]) -> dict[int, Picture]:
         wanted, last, pictures = set(numbers), max(numbers), {}

@@ -9,9 +9,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ucofia.errors import (
 from ucofia.video.crop import MOST_ASPECT_RATIO
 from ucofia.video.decode import VideoInfo
 from ucofia.video.limits import Limits
-from ucofia.video.sample import Sampling
+from ucofia.video.sample import Sampling, segments
 from ucofia.video.worker_process import VIDEO_WORKER, WorkerDied, WorkerProcess
 
 if TYPE_CHECKING:  # costs torch, of which only the crop's size is needed here
@@ -65,12 +66,13 @@ class Clip:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A file that gave frames: one clip per segment."""
+    """A file, or a part of one, that gave frames: one clip per segment."""
 
     request: Request
     info: VideoInfo
     clips: tuple[Clip, ...]
     warnings: tuple[str, ...]
+    is_last: bool = True  # no further parts of this file follow
 
 
 @dataclass(frozen=True)
@@ -91,23 +93,78 @@ def decode_many(
 ) -> Iterator[Decoded | Failed]:
     """Decode files in worker processes and yield one result per request, in their order.
 
-    At most `in_flight` requests are taken ahead of the results. Closing the iterator, or an
-    interrupt, ends the workers.
+    A request for `most_segments` at a time gives one result for every part of its file, all from
+    one worker, which reads the file once. At most `in_flight` requests are taken ahead of the
+    results. Closing the iterator, or an interrupt, ends the workers.
     """
     if workers < 1:
         raise SettingError("workers", workers, "somebody must decode; it must be at least 1")
     ahead = in_flight or 2 * workers
-    pending: deque[Future[Decoded | Failed]] = deque()
+    pending: deque[_Parts] = deque()
     with _Pool(command, limits) as pool, ThreadPoolExecutor(workers) as threads:
         try:
             for request in requests:
-                pending.append(threads.submit(pool.run, request))
+                parts = _Parts(pool, request)
+                threads.submit(parts.decode)
+                pending.append(parts)
                 if len(pending) >= ahead:
-                    yield pending.popleft().result()
+                    yield from pending.popleft().results()
             while pending:
-                yield pending.popleft().result()
+                yield from pending.popleft().results()
         finally:
             pool.stop()  # before the threads are joined, or they would wait for their answers
+
+
+class _Parts:
+    """The results of one request: one is handed over while the next is being decoded."""
+
+    def __init__(self, pool: "_Pool", request: Request) -> None:
+        self._pool, self._request = pool, request
+        self._queue: Queue[Decoded | Failed | BaseException] = Queue(maxsize=1)
+
+    def decode(self) -> None:
+        """Decode part after part; runs on one of the pool's threads."""
+        request: Request | None = self._request
+        try:
+            while request is not None:
+                result = self._pool.run(request)
+                request = _next_part(request, result)
+                if isinstance(result, Decoded):
+                    result = replace(result, is_last=request is None)
+                self._put(result)
+        except BaseException as error:
+            self._put(error)
+
+    def results(self) -> Iterator[Decoded | Failed]:
+        """Yield what was decoded, as it comes."""
+        while True:
+            result = self._queue.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+            if isinstance(result, Failed) or result.is_last:
+                return
+
+    def _put(self, result: Decoded | Failed | BaseException) -> None:
+        while not self._pool.is_closed:  # else nobody wants it any more
+            try:
+                self._queue.put(result, timeout=_WATCHDOG_SECONDS)
+                return
+            except Full:
+                continue
+
+
+def _next_part(request: Request, result: Decoded | Failed) -> Request | None:
+    sampling = request.sampling
+    if isinstance(result, Failed) or sampling.most_segments is None:
+        return None
+    first = sampling.first_segment + len(result.clips)
+    start, end = sampling.start_second or 0.0, result.info.duration_seconds
+    if sampling.end_second is not None:
+        end = min(end, sampling.end_second)
+    if first >= len(segments(end - max(start, 0.0), sampling.segment)):
+        return None
+    return replace(request, sampling=replace(sampling, first_segment=first))
 
 
 class _Pool:
@@ -130,6 +187,11 @@ class _Pool:
         self._watchdog.join()
         for worker in self._workers:
             worker.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody waits for results any more."""
+        return self._closed.is_set()
 
     def stop(self) -> None:
         """Kill all workers, so that every thread that waits for one goes on."""

@@ -23,7 +23,7 @@ from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
 from ucofia.video.crop import crop, fit, fitted_size
-from ucofia.video.decode import Keep, Picture, decode
+from ucofia.video.decode import Keep, OpenVideo, Picture
 from ucofia.video.limits import Limits
 from ucofia.video.sample import SampledSegment, Sampling, sample_frames
 from ucofia.video.seek_plan import Timeline
@@ -35,40 +35,82 @@ _HEARTBEAT_SECONDS = 1.0
 _MAX_FILE_BYTES = 16 << 20  # of a file: only libraries ever write, and only to stderr
 
 
+class Answerer:
+    """Decodes what requests ask for; a long video that comes part by part stays open meanwhile."""
+
+    def __init__(self) -> None:
+        self._video: OpenVideo | None = None
+        self._identity: tuple[object, ...] = ()
+
+    def __call__(
+        self, request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
+    ) -> tuple[dict[str, Any], bytes]:
+        """Decode one file, or a part of one, into crops, or say why not."""
+        path = request["path"]
+        sampling = Sampling(
+            **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
+        )
+        chosen: list[SampledSegment] = []
+
+        def choose(times: Timeline) -> list[int]:
+            chosen[:] = sample_frames(times, sampling)
+            return [number for segment in chosen for number in segment.numbers]
+
+        has_more = False
+        try:
+            keep = _keep(request["size"], whole=request["whole"])
+            video = self._opened(path, limits, heartbeat)
+            decoded = video.frames(choose, keep=keep, heartbeat=heartbeat)
+            has_more = len(chosen) == sampling.most_segments
+        except VideoError as error:
+            return _failure(error), b""
+        except MemoryError:
+            reason = "it needs more memory than the limit (Limits.memory_bytes)"
+            return _failure(VideoLimitError(path, reason)), b""
+        except Exception as error:
+            # The per-file boundary: whatever a strange file provokes, the next one is decoded.
+            reason = f"reading it went wrong ({type(error).__name__}: {error})"
+            return _failure(BrokenVideoError(path, reason)), b""
+        finally:
+            if not has_more:
+                self._close()
+        header = {
+            "info": asdict(decoded.info),
+            "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
+            "seconds": decoded.seconds,
+            "picture": decoded.frames[0].shape[1:],
+            "warnings": decoded.warnings,
+        }
+        return header, np.stack(decoded.frames).tobytes()
+
+    def _opened(self, path: str, limits: Limits, heartbeat: Callable[[], None]) -> OpenVideo:
+        identity = _identity(path)
+        if self._video is None or self._identity != identity:
+            self._close()
+            self._video = OpenVideo(path, limits=limits, heartbeat=heartbeat)
+            self._identity = identity
+        return self._video
+
+    def _close(self) -> None:
+        video, self._video = self._video, None
+        if video is not None:
+            video.close()
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    """Name a file as it is now; one that changes while it is decoded is opened again."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (path,)
+    return path, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def answer(
     request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one file into crops, or say why not."""
-    path = request["path"]
-    sampling = Sampling(
-        **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
-    )
-    chosen: list[SampledSegment] = []
-
-    def choose(times: Timeline) -> list[int]:
-        chosen[:] = sample_frames(times, sampling)
-        return [number for segment in chosen for number in segment.numbers]
-
-    try:
-        keep = _keep(request["size"], whole=request["whole"])
-        decoded = decode(path, choose, keep=keep, limits=limits, heartbeat=heartbeat)
-    except VideoError as error:
-        return _failure(error), b""
-    except MemoryError:
-        reason = "it needs more memory than the limit (Limits.memory_bytes)"
-        return _failure(VideoLimitError(path, reason)), b""
-    except Exception as error:
-        # The per-file boundary: whatever a strange file provokes, the next one is still decoded.
-        reason = f"reading it went wrong ({type(error).__name__}: {error})"
-        return _failure(BrokenVideoError(path, reason)), b""
-    header = {
-        "info": asdict(decoded.info),
-        "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
-        "seconds": decoded.seconds,
-        "picture": decoded.frames[0].shape[1:],
-        "warnings": decoded.warnings,
-    }
-    return header, np.stack(decoded.frames).tobytes()
+    return Answerer()(request, limits, heartbeat)
 
 
 def _keep(size: int, *, whole: bool) -> Keep:
@@ -84,8 +126,9 @@ def _keep(size: int, *, whole: bool) -> Keep:
     return keep
 
 
-def serve(handle: Handle = answer) -> None:
+def serve(handle: Handle | None = None) -> None:
     """Answer requests from standard input until it ends."""
+    handle = handle or Answerer()
     # Whatever libraries print must not reach the pipe, and an interrupt is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

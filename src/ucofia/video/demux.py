@@ -9,8 +9,8 @@ the packet index proves wrong (`PacketIndexError`), is decided by `decode`.
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ _ONE_FRAME_PER_PACKET = frozenset(
 # Codecs that mark frames no other frame leans on, so that unwanted ones need no decoding. HEVC's
 # mark is weaker (frames of a higher temporal layer may lean on a marked one) and is not used.
 _MARKS_UNREFERENCED = frozenset({"h264", "mpeg2video"})
+# Packets of a large file that are kept in case the next frames begin among them.
+WINDOW_BYTES = 64 << 20
 _READ_ATTEMPTS = 20  # after so many errors the rest of a file is given up
 
 
@@ -52,19 +54,28 @@ def open_stream(path: Path, limits: Limits) -> Iterator[Any]:
     # "file:" keeps a name like http:x or concat:x from being read as an address.
     name = f"file:{os.path.abspath(path)}"
     options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS}
+    with (
+        as_video_errors(path),
+        av.open(name, options=options, metadata_errors="replace") as container,
+    ):
+        stream = _video_stream(path, container)
+        context = stream.codec_context
+        require_pixels(path, context.width, context.height, limits)
+        context.options = {"max_pixels": str(limits.pixels)}
+        # One thread: work is parallel over files, and threads delay frames and errors.
+        context.thread_type = "NONE"
+        context.thread_count = 1
+        for other in container.streams:
+            if other.index != stream.index:
+                other.discard = Discard.all
+        yield stream
+
+
+@contextmanager
+def as_video_errors(path: Path) -> Iterator[None]:
+    """Turn what the decoder raises about a file into our errors."""
     try:
-        with av.open(name, options=options, metadata_errors="replace") as container:
-            stream = _video_stream(path, container)
-            context = stream.codec_context
-            require_pixels(path, context.width, context.height, limits)
-            context.options = {"max_pixels": str(limits.pixels)}
-            # One thread: work is parallel over files, and threads delay frames and errors.
-            context.thread_type = "NONE"
-            context.thread_count = 1
-            for other in container.streams:
-                if other.index != stream.index:
-                    other.discard = Discard.all
-            yield stream
+        yield
     except MemoryError as error:
         reason = "it needs more memory than the limit (Limits.memory_bytes)"
         raise VideoLimitError(path, reason) from error
@@ -79,14 +90,60 @@ def _begins_as_mp4(path: Path) -> bool:
         return file.read(8)[4:] == b"ftyp"
 
 
-@contextmanager
-def read_again(path: Path, limits: Limits, held: Sequence[Any] | None) -> Iterator[Iterable[Any]]:
-    """Yield the packets of a file once more: those held from the first time, or read anew."""
-    if held is not None:
-        yield held
-        return
-    with open_stream(path, limits) as stream:
-        yield demux_packets(stream)
+class PacketReader:
+    """The packets of a file by their position: as often as wanted, and cheaply if forward.
+
+    Packets that were kept from a first reading are all there. Of a larger file only those since
+    the last keyframe are; to go back further it is read again from its beginning.
+    """
+
+    def __init__(self, path: Path, limits: Limits, kept: Sequence[Any] | None) -> None:
+        self._path, self._limits, self._kept = path, limits, kept
+        self._file = ExitStack()
+        self._packets: Iterator[Any] | None = None
+        self._window: list[Any] = []
+        self._window_start = self._window_bytes = 0
+
+    def close(self) -> None:
+        """Let go of all packets, and of the file if it was opened again."""
+        self._kept, self._packets = None, None
+        self._file.close()
+
+    def start_at(self, first: int) -> Iterator[tuple[int, Any]]:
+        """Yield packets with their positions, from a position on."""
+        if self._kept is not None:
+            yield from itertools.islice(enumerate(self._kept), first, None)
+            return
+        if self._packets is None or first < self._window_start:
+            self._rewind()
+        assert self._packets is not None
+        for position, packet in enumerate(list(self._window), self._window_start):
+            if position >= first:
+                yield position, packet
+        for packet in self._packets:
+            position = self._remember(packet)
+            if position >= first:
+                yield position, packet
+
+    def _rewind(self) -> None:
+        self._file.close()
+        self._packets = demux_packets(
+            self._file.enter_context(open_stream(self._path, self._limits))
+        )
+        self._forget(0)
+
+    def _remember(self, packet: Any) -> int:
+        position = self._window_start + len(self._window)
+        if packet.is_keyframe:
+            self._forget(position)
+        self._window.append(packet)
+        self._window_bytes += packet.size
+        if self._window_bytes > WINDOW_BYTES:
+            self._forget(position + 1)
+        return position
+
+    def _forget(self, start: int) -> None:
+        self._window, self._window_start, self._window_bytes = [], start, 0
 
 
 def demux_packets(stream: Any) -> Iterator[Any]:
@@ -105,7 +162,7 @@ def demux_packets(stream: Any) -> Iterator[Any]:
 
 
 def decode_wanted(
-    packets: Iterable[Any],
+    packets: PacketReader,
     index: PacketIndex,
     wanted: Collection[int],
     heartbeat: Callable[[], None],
@@ -114,7 +171,7 @@ def decode_wanted(
     missing = set(wanted)
     runs = iter(packet_runs(index, wanted))
     first, last = next(runs)
-    for position, packet in enumerate(packets):
+    for position, packet in packets.start_at(first):
         if position < first:
             continue
         heartbeat()

@@ -19,15 +19,16 @@ from ucofia import scratch_array
 from ucofia.checkpoint import locate
 from ucofia.errors import SettingError
 from ucofia.index.calibration import confidence as calibrate
-from ucofia.index.calibration.confidence import Calibration
-from ucofia.index.search.collection import Array, Collection
+from ucofia.index.calibration.confidence import Calibration, Confidence, standardise
+from ucofia.index.search.collection import Collection
+from ucofia.index.storage.schema import Array, Table
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.similarity import normalise
 from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
-SEGMENTS_AT_ONCE = 64
+BANK_SEGMENTS_AT_ONCE = 64
 # The paper balances against captions of the same data set, at 1. A bank is not about what it
 # balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
 TEMPERATURE = 8.0
@@ -50,6 +51,11 @@ class Bank:
         """Whether biases can be had from it."""
         return bool(self.potentials)
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """The curve that gives confidence; None before it is solved, or with too few texts."""
+        return calibrate.fit(self.best)
+
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again is worth while."""
         # The first indexes did not count; the difference is the least that can have changed.
@@ -58,13 +64,28 @@ class Bank:
 
 
 @dataclass(frozen=True)
-class Balance:
-    """What the bank says about the segments of a collection, in its order."""
+class Normalisation:
+    """What the bank says about the segments of a collection, in its order.
+
+    Sinkhorn's biases, the null distribution of each segment (mean and deviation of the bank's
+    scores for it, biases included; NaN where unknown), and the calibration of confidence.
+    """
 
     biases: dict[str, Array]
-    null_mean: Array  # of the bank's scores for each segment, biases included; NaN where unknown
+    null_mean: Array
     null_deviation: Array
     calibration: Calibration | None
+
+    def confidence(self, row: int, total: float) -> Confidence | None:
+        """How sure a score of a row is; None where nobody can say.
+
+        A segment that came after the bank was last applied can be ranked, but not judged.
+        """
+        z = standardise(np.array(total), self.null_mean[row], self.null_deviation[row])
+        if self.calibration is None or not np.isfinite(z):
+            return None
+        value = float(self.calibration.confidence(z))
+        return Confidence(value, bool(self.calibration.is_match(z)))
 
     def total_of(self, confidence: float) -> Array:
         """The score that gives each segment a confidence; NaN where none does."""
@@ -101,60 +122,77 @@ def read(store: Store) -> Bank | None:
     return replace(bank, potentials={}, solved_segments=0, generation="", changed_segments=0)
 
 
-def set_texts(store: Store, texts: Sequence[str]) -> None:
+def set_texts(store: Store, texts: Sequence[str]) -> Bank:
     """Replace the bank; the next `update` solves it."""
-    store.put_small(BANK, unsolved(texts))
+    bank = _unsolved(texts)
+    store.put_small(BANK, _table(bank))
+    return bank
 
 
-def unsolved(texts: Sequence[str]) -> Any:
+def table_of_texts(texts: Sequence[str]) -> Table:
     """Write a bank of texts that nobody has solved yet as a table."""
+    return _table(_unsolved(texts))
+
+
+def _unsolved(texts: Sequence[str]) -> Bank:
     cleaned = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not cleaned:
         raise SettingError("bank", [], "it needs at least one text")
-    return _table(Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, ""))
+    return Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, "")
 
 
 def update(
     store: Store, model: Model, collection: Collection, progress: Progress | None = None
-) -> None:
-    """Give every segment its biases: solve if that was never done, else extend to what is new."""
+) -> Bank | None:
+    """Give every segment its biases: solve if that was never done, else extend to what is new.
+
+    Returns the bank as it is afterwards, or None.
+    """
     bank = read(store)
     if bank is None or not len(collection):
-        return
+        return bank
     if not bank.is_solved:
-        solve(store, model, collection, progress)
-        return
-    known = _current_ids(store, bank)
+        return solve(store, model, collection, bank, progress)
+    table = store.small(BIAS)
+    known = _current_ids(table, bank)
     rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
     if rows:
-        _extend(store, model, collection, bank, np.array(rows), progress)
-    forget_gone(store, collection)
+        bank = _extend(store, model, collection, bank, np.array(rows), progress)
+    return _forget_gone(store, bank, table, collection)
 
 
-def forget_gone(store: Store, collection: Collection) -> None:
+def forget_gone(store: Store, collection: Collection) -> Bank | None:
     """Drop the biases of segments that are no longer there, and count these."""
-    bank, table = read(store), store.small(BIAS)
-    if bank is None or table is None:
-        return
-    gone = set(table["id"].to_pylist()) - {info.id for info in collection.segments}
+    bank = read(store)
+    return None if bank is None else _forget_gone(store, bank, store.small(BIAS), collection)
+
+
+def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Collection) -> Bank:
+    stored = [] if table is None else table["id"].to_pylist()
+    gone = set(stored) - {info.id for info in collection.segments}
     if gone:
-        _count(store, bank, len(gone))
+        bank = _count(store, bank, len(gone))
         store.forget_small(BIAS, "id", sorted(gone))
+    return bank
 
 
-def _count(store: Store, bank: Bank, changed: int) -> None:
+def _count(store: Store, bank: Bank, changed: int) -> Bank:
     # Before the change itself: a run that is killed in between only makes solving due earlier.
     counted = replace(bank, changed_segments=bank.changed_segments + changed)
     store.put_small(BANK, _table(counted))
+    return counted
 
 
 def solve(
-    store: Store, model: Model, collection: Collection, progress: Progress | None = None
-) -> None:
-    """Balance the whole collection anew."""
-    bank = read(store)
-    if bank is None or not len(collection):
-        return
+    store: Store,
+    model: Model,
+    collection: Collection,
+    bank: Bank,
+    progress: Progress | None = None,
+) -> Bank:
+    """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
+    if not len(collection):
+        return bank
     text = list(model.encode_texts(bank.texts))
     names = list(model.levels())
     room = scratch_array.empty((len(names), len(bank.texts), len(collection)), np.float32)
@@ -173,15 +211,16 @@ def solve(
     store.put_small(BANK, _table(solved))
     ids = [info.id for info in collection.segments]
     store.put_small(BIAS, _bias_table(ids, generation, biases, mean, deviation))
+    return solved
 
 
-def balance(store: Store, collection: Collection, bank: Bank | None) -> Balance:
+def normalisation(store: Store, collection: Collection, bank: Bank | None) -> Normalisation:
     """Read the biases of a collection; a segment without one keeps its scores."""
     rows = len(collection)
     mean, deviation = np.full(rows, np.nan), np.full(rows, np.nan)
     table = store.small(BIAS) if bank is not None else None
     if table is None or bank is None:
-        return Balance({}, mean, deviation, None)
+        return Normalisation({}, mean, deviation, None)
     row_of = collection.row_of_segment
     named = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
     pairs = [
@@ -197,7 +236,7 @@ def balance(store: Store, collection: Collection, bank: Bank | None) -> Balance:
         biases[name.removeprefix("bias_")] = values
     mean[target] = table.column("null_mean").to_numpy()[source]
     deviation[target] = table.column("null_deviation").to_numpy()[source]
-    return Balance(biases, mean, deviation, calibrate.fit(bank.best))
+    return Normalisation(biases, mean, deviation, bank.calibration)
 
 
 def _extend(
@@ -207,9 +246,9 @@ def _extend(
     bank: Bank,
     rows: Array,
     progress: Progress | None,
-) -> None:
+) -> Bank:
     text = list(model.encode_texts(bank.texts))
-    parts: list[Any] = []
+    parts: list[Table] = []
     best = bank.best.copy()
     for some, scores in _scored(model, text, collection, rows, progress):
         biases = {
@@ -222,8 +261,9 @@ def _extend(
         ids = [collection.segments[row].id for row in some.tolist()]
         parts.append(_bias_table(ids, bank.generation, biases, mean, deviation))
     # A maximum may be taken twice; so a run that is killed in between does no harm.
-    _count(store, replace(bank, best=best), len(rows))
-    store.put_small(BIAS, pa.concat_tables(parts), key="id")
+    counted = _count(store, replace(bank, best=best), len(rows))
+    store.put_small(BIAS, pa.concat_tables(parts), merge=True)
+    return counted
 
 
 def _scored(
@@ -234,14 +274,14 @@ def _scored(
     progress: Progress | None,
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Yield some rows and, per level, the scores of all bank texts for them."""
-    for start in range(0, len(rows), SEGMENTS_AT_ONCE):
-        some = rows[start : start + SEGMENTS_AT_ONCE]
+    for start in range(0, len(rows), BANK_SEGMENTS_AT_ONCE):
+        some = rows[start : start + BANK_SEGMENTS_AT_ONCE]
         with torch.inference_mode():
             video = collection.features(some, device=model.device)
             blocks = [model.score(part, video).scores for part in text]
         yield some, {n: torch.cat([b[n] for b in blocks]).cpu().numpy() for n in blocks[0]}
         if progress is not None:
-            progress("scoring the bank", min(start + SEGMENTS_AT_ONCE, len(rows)), len(rows))
+            progress("scoring the bank", min(start + BANK_SEGMENTS_AT_ONCE, len(rows)), len(rows))
 
 
 def _nulls(
@@ -259,20 +299,19 @@ def _nulls(
         for name, values in scores.items():
             total += (values[:, part] + biases[name][part]) * (weights[name] / whole)
         mean[part], deviation[part] = total.mean(0), total.std(0)
-        standard = calibrate.standardise(total, mean[part], deviation[part])
+        standard = standardise(total, mean[part], deviation[part])
         best = np.maximum(best, standard.max(1))
     return mean, deviation, best
 
 
-def _current_ids(store: Store, bank: Bank) -> set[str]:
-    table = store.small(BIAS)
+def _current_ids(table: Table | None, bank: Bank) -> set[str]:
     if table is None:
         return set()
     pairs = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
     return {segment for segment, generation in pairs if generation == bank.generation}
 
 
-def _table(bank: Bank) -> Any:
+def _table(bank: Bank) -> Table:
     columns = {"text": list(bank.texts), "best": bank.best}
     columns |= {f"potential_{name}": values for name, values in bank.potentials.items()}
     about = {
@@ -285,7 +324,7 @@ def _table(bank: Bank) -> Any:
 
 def _bias_table(
     ids: Sequence[str], generation: str, biases: dict[str, Array], mean: Array, deviation: Array
-) -> Any:
+) -> Table:
     columns: dict[str, Any] = {"id": list(ids), "generation": [generation] * len(ids)}
     columns |= {f"bias_{name}": values.astype(np.float32) for name, values in biases.items()}
     return pa.table(columns | {"null_mean": mean, "null_deviation": deviation})

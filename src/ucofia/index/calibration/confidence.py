@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ucofia.index.search.collection import Array
+from ucofia.index.storage.schema import Array
 
 # Log-odds of a match = INTERCEPT + SLOPE * -log(p-value).
 INTERCEPT, SLOPE = -2.7, 1.1
@@ -29,6 +29,14 @@ MATCH = 0.5  # confidence from which a hit is called a match
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The chance that a hit is right, and whether that makes it a match."""
+
+    value: float
+    is_match: bool
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ucofia.index.results.hits import attribution
-from ucofia.index.search.collection import Array, Collection, SegmentRow
+from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, score
+from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.similarity.aggregate import weights
 from ucofia.similarity.levels import Level, similarities, text_units, video_units
 
@@ -118,9 +119,8 @@ def explain(
     text: str,
     words: Sequence[str],
     stored: SegmentRow,
-    confidence: float | None = None,
 ) -> Explanation:
-    """Take the score of one row apart."""
+    """Take the score of one row apart; how sure it is, others say."""
     scores = score(query, collection, np.array([row]), alone=True)
     segment = collection.segments[row]
     biases = {name: float(values[row]) for name, values in collection.biases.items()}
@@ -131,7 +131,7 @@ def explain(
         start_second=segment.start_second,
         end_second=segment.end_second,
         score=float(scores.total[0]),
-        confidence=confidence,
+        confidence=None,
         levels=tuple(
             LevelPart(name, float(scores.levels[name][0]), biases.get(name, 0.0), share)
             for name, share in query.shares.items()

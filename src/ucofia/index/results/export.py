@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from ucofia.errors import SettingError, VideoError
+from ucofia.atomic import atomic_write
+from ucofia.errors import FileWriteError, SettingError, VideoError
 from ucofia.index.results.hits import Hit
-from ucofia.index.search.collection import Array
-from ucofia.index.storage.schema import LIGHT
+from ucofia.index.storage.schema import LIGHT, Array
 from ucofia.index.storage.store import Store
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Failed, Request, decode_many
@@ -28,26 +28,50 @@ _FRAMES_AT_ONCE = 120
 
 
 def write_table(store: Store, path: Path) -> int:
-    """Write all segments; Parquet with their vectors, CSV and JSON lines without. Counts rows."""
-    kind = path.suffix.lower()
-    if kind == ".parquet":
-        rows = 0
-        with pa.parquet.ParquetWriter(path, store.schema) as writer:
-            for batch in store.batches():
-                writer.write_batch(batch)
-                rows += len(batch)
-        return rows
-    table = store.table([name for name in LIGHT if name != "frame_seconds"])
-    if kind == ".csv":
-        pa.csv.write_csv(table, path)
-    elif kind in (".json", ".jsonl"):
-        with path.open("w") as file:
-            file.writelines(
-                json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist()
-            )
-    else:
+    """Write all segments; Parquet with their vectors, CSV and JSON lines without. Counts rows.
+
+    The file is the old one until the new one is complete.
+    """
+    write = _WRITERS.get(path.suffix.lower())
+    if write is None:
         raise SettingError("out", str(path), "its name must end in .csv, .jsonl or .parquet")
+    try:
+        with atomic_write(path) as part:
+            return write(store, part)
+    except (OSError, pa.ArrowException) as error:
+        raise FileWriteError(path, str(getattr(error, "strerror", None) or error)) from error
+
+
+def _write_parquet(store: Store, path: Path) -> int:
+    rows = 0
+    with pa.parquet.ParquetWriter(path, store.schema) as writer:
+        for batch in store.batches():
+            writer.write_batch(batch)
+            rows += len(batch)
+    return rows
+
+
+def _write_csv(store: Store, path: Path) -> int:
+    table = store.table(_COLUMNS)
+    pa.csv.write_csv(table, path)
     return len(table)
+
+
+def _write_json_lines(store: Store, path: Path) -> int:
+    table = store.table(_COLUMNS)
+    with path.open("w", encoding="utf-8") as file:
+        for row in table.to_pylist():
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return len(table)
+
+
+_COLUMNS = [name for name in LIGHT if name not in ("frame_seconds", "checksum")]
+_WRITERS = {
+    ".parquet": _write_parquet,
+    ".csv": _write_csv,
+    ".json": _write_json_lines,
+    ".jsonl": _write_json_lines,
+}
 
 
 def cut(hit: Hit, folder: Path, *, seconds: float = CLIP_SECONDS) -> Path:

@@ -1,4 +1,4 @@
-"""What a search returns: hits with their evidence, and which segments may become one."""
+"""What a search returns: hits with their evidence, one per video with its best moments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ucofia.errors import NotExplainableError
+from ucofia.index.calibration.bank import Normalisation
 from ucofia.index.discover import is_below, place_of
-from ucofia.index.search.collection import Array, Collection
-from ucofia.index.search.scoring import Query
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.search import Searcher
+from ucofia.index.search.sketch import Preview
+from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import similarities, text_units, video_units
 
 if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation
+
+MOMENTS = 3
 
 
 @dataclass(frozen=True)
@@ -47,14 +54,29 @@ class Hit:
     explainer: "Callable[[], Explanation] | None" = field(default=None, repr=False, compare=False)
 
     def explain(self) -> "Explanation":
-        """Show words, frames, patches and their weights."""
-        assert self.explainer is not None  # `Index.search` gives every hit one
+        """Show words, frames, patches and their weights, from the version the hit is of.
+
+        Returns:
+            The evidence; `save("why.png")` draws it.
+
+        Raises:
+            NotExplainableError: The hit was found by an example, not by words.
+            VersionGoneError: Its file was removed, and the index compacted since.
+        """
+        if self.explainer is None:
+            raise NotExplainableError(self.path)
         return self.explainer()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Which segments may be found."""
+    """Which segments may be found.
+
+    Example:
+        >>> from datetime import datetime
+        >>> Filters(under=["~/Videos"], min_seconds=10, since=datetime(2026, 1, 1)).min_seconds
+        10
+    """
 
     under: Sequence[Path | str] = ()
     min_seconds: float | None = None  # of the whole video
@@ -113,3 +135,83 @@ def attribution(query: Query, collection: Collection, row: int, name: str) -> Ar
         sim = similarities(words, units)
         weight = level.aggregator.attribution(sim, word_mask=word_mask, unit_mask=unit_mask)
     return np.asarray(weight[0, :, 0].numpy())
+
+
+def rank_videos(rank: Callable[[int], Ranking], collection: Collection, *, top: int) -> Ranking:
+    """Rank until there are enough videos, however many segments of one lie in front.
+
+    `rank` gives the best so many segments.
+    """
+    wanted = top
+    while True:
+        ranking = rank(wanted)
+        kept = _one_per_video(ranking, collection, top=top)
+        if len(kept.rows) >= top or len(ranking.rows) < wanted:
+            return kept
+        wanted *= 4
+
+
+def _one_per_video(ranking: Ranking, collection: Collection, *, top: int) -> Ranking:
+    """Keep the best segment of each video, of at most `top` videos."""
+    first_of_video: dict[str, int] = {}
+    for at, row in enumerate(ranking.rows.tolist()):
+        first_of_video.setdefault(collection.segments[row].path, at)
+    return ranking[np.array(list(first_of_video.values())[:top], dtype=np.int64)]
+
+
+def hits_of(
+    query: Query | None,
+    collection: Collection,
+    ranking: Ranking,
+    *,
+    with_moments: bool,
+    preview: Preview | None = None,
+    normalisation: Normalisation | None = None,
+) -> list[Hit]:
+    """Turn ranked rows into hits."""
+    hits = []
+    for at, row in enumerate(ranking.rows.tolist()):
+        segment = collection.segments[row]
+        total = float(ranking.scores.total[at])
+        biases = {n: float(v[row]) for n, v in collection.biases.items() if query is not None}
+        sure = normalisation.confidence(row, total) if normalisation is not None else None
+        hits.append(
+            Hit(
+                path=segment.path,
+                score=total,
+                confidence=sure.value if sure else None,
+                is_match=sure.is_match if sure else None,
+                levels={
+                    name: float(values[at]) + biases.get(name, 0.0)
+                    for name, values in ranking.scores.levels.items()
+                },
+                biases=biases,
+                start_second=segment.start_second,
+                end_second=segment.end_second,
+                best_second=best_second(query, collection, row),
+                segment=segment.id,
+                moments=_moments(query, collection, row, preview) if with_moments else (),
+            )
+        )
+    return hits
+
+
+def _moments(
+    query: Query | None, collection: Collection, row: int, preview: Preview | None
+) -> tuple[Moment, ...]:
+    """The next best stretches of the same video."""
+    rows = collection.rows_of_path[collection.segments[row].path]
+    others = np.array([other for other in rows if other != row], dtype=np.int64)
+    if query is None or not len(others):
+        return ()
+    ranking = Searcher(collection, preview, among=others).rank_one(query, top=MOMENTS)
+    return tuple(
+        Moment(
+            segment=collection.segments[other].id,
+            score=float(ranking.scores.total[at]),
+            start_second=collection.segments[other].start_second,
+            end_second=collection.segments[other].end_second,
+            best_second=best_second(query, collection, other),
+        )
+        for at, other in enumerate(ranking.rows.tolist())
+    )

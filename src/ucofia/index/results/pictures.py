@@ -1,11 +1,12 @@
-"""An explanation as one picture that a person understands at a glance.
+"""Pictures of results: an explanation at a glance, and a contact sheet of several searches.
 
-From top to bottom: what was asked and found; how the levels add up to the score; all frames, the
-ones that counted framed and with a bar of their weight; and for each word the frame it chose, with
-its patches lit and the rest darkened.
+An explanation, from top to bottom: what was asked and found; how the levels add up to the score;
+all frames, the ones that counted framed and with a bar of their weight; and for each word the
+frame it chose, with its patches lit and the rest darkened.
 """
 
 import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from ucofia.timecode import clock
 
 if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation, FramePart, WordPart
+    from ucofia.index.results.hits import Hit
 
 WIDTH = 1200
 MARGIN = 24
@@ -24,6 +26,7 @@ INK, SOFT, PAPER, ACCENT, RAIL = "#1c1c1e", "#6b6b70", "#ffffff", "#d9480f", "#e
 LEVEL_COLOURS = ("#1971c2", "#2f9e44", "#9c36b5", "#e8590c")
 WORDS_SHOWN = 10
 WORD_PICTURE = 176
+SHEET_FRAME, SHEET_GAP, SHEET_LINE, SHEET_MATCH = 224, 12, 22, "#16803d"
 NOT_WORDS = ("<|startoftext|>", "<|endoftext|>")
 
 
@@ -49,6 +52,36 @@ def draw(explanation: "Explanation") -> Image.Image:
         corner = (MARGIN + column * (WORD_PICTURE + 14), words_at + row * (WORD_PICTURE + 66))
         _word(canvas, pen, explanation, word, corner)
     return canvas
+
+
+def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
+    """Draw the best frame of every hit under its text, with file, second and confidence."""
+    columns = max((len(hits) for hits in answers.values()), default=1) or 1
+    row_height = SHEET_FRAME + 3 * SHEET_LINE + SHEET_GAP
+    width = SHEET_GAP + columns * (SHEET_FRAME + SHEET_GAP)
+    sheet = Image.new("RGB", (width, SHEET_GAP + len(answers) * row_height), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for row, (text, hits) in enumerate(answers.items()):
+        top = SHEET_GAP + row * row_height
+        found = any(hit.is_match for hit in hits)
+        title = _fitting(pen, text if found else f"{text} (nothing matches)", _font(17), width)
+        pen.text((SHEET_GAP, top), title, INK, _font(17))
+        for column, hit in enumerate(hits):
+            left = SHEET_GAP + column * (SHEET_FRAME + SHEET_GAP)
+            sheet.paste(_best_frame(hit), (left, top + SHEET_LINE + 4))
+            sure = "" if hit.confidence is None else f"{hit.confidence:.0%}  "
+            label = f"{sure}{Path(hit.path).name} at {clock(hit.best_second)}"
+            label = _fitting(pen, label, _font(13), SHEET_FRAME)
+            colour = SHEET_MATCH if hit.is_match else SOFT
+            pen.text((left, top + SHEET_LINE + 8 + SHEET_FRAME), label, colour, _font(13))
+    sheet.save(path)
+    return path
+
+
+def _best_frame(hit: "Hit") -> Image.Image:
+    explained = hit.explain()
+    best = max(range(len(explained.frames)), key=lambda at: explained.frames[at].weight)
+    return _thumbnail(explained, best, SHEET_FRAME)
 
 
 def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:

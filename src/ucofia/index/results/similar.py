@@ -15,11 +15,10 @@ from jaxtyping import Float
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
 from ucofia.index.discover import place_of
-from ucofia.index.results.group import hits_of, rank_videos
-from ucofia.index.results.hits import Hit
-from ucofia.index.search.collection import Array, Collection
-from ucofia.index.search.scoring import Scores
-from ucofia.index.search.search import Ranking, best
+from ucofia.index.results.hits import Hit, hits_of, rank_videos
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.scoring import Ranking, Scores, best
+from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
@@ -28,7 +27,7 @@ from ucofia.video.sample import Sampling, Segment
 from ucofia.video.worker_process import VIDEO_WORKER
 
 PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
-BLOCK = 512
+SEGMENTS_COMPARED_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,10 @@ def likeness(
     owner = video.frame_mask.nonzero()[:, 0]
     counts = video.frame_mask.sum(1).float()
     with torch.inference_mode():
-        for start, stop, block in collection.video.blocks(BLOCK):
+        for start, stop, block in collection.video.blocks(SEGMENTS_COMPARED_AT_ONCE):
             part = torch.from_numpy(block).float()[:, 0] @ video.video.mT
             whole[start:stop] = part.amax(1).numpy()
-        for start, stop, block in collection.frames.blocks(BLOCK):
+        for start, stop, block in collection.frames.blocks(SEGMENTS_COMPARED_AT_ONCE):
             units = torch.from_numpy(block).float()
             sim = torch.einsum("vfd,qd->vfq", units, queries)
             mask = torch.from_numpy(collection.frame_mask[start:stop])

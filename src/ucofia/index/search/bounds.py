@@ -3,7 +3,7 @@
 An aggregation declares how it is bounded by each word's largest similarity (`mean_share`): ISA and
 its relatives by the maximum over words, MaxSim by their mean, X-CLIP's not at all. Levels of
 videos and frames are met exactly, for all segments; for levels of patches the preview bounds the
-largest similarities, cut by cut, for those that are still in the race.
+largest similarities, cut by cut, for those that are still candidates.
 
 The two loops that cost something are functions of a `Kernels`: `PLAIN` needs only torch,
 `compiled` has the same two for those who have its compiler.
@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ucofia.index.search.collection import Array, Collection, Column
+from ucofia.index.search.collection import Collection, Column
 from ucofia.index.search.scoring import Query
 from ucofia.index.search.sketch import Preview, cuts_of, rest_length
+from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 
 # At once, so that their single-precision copies stay in the cache.
@@ -114,7 +115,7 @@ def without_patches(
         column = collection.frames if is_frame else collection.video
         mask = collection.frame_mask if is_frame else None
         if rows is not None:
-            column = Column(column.pieces, column.piece_of_row[rows], column.offset_of_row[rows])
+            column = column.rows(rows)
             mask = None if mask is None else mask[rows]
         words = [_vectors(query, name) for query in queries]
         found = kernels.largest(column, mask, np.concatenate(words))

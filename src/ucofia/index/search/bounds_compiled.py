@@ -18,8 +18,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from ucofia.index.search.bounds import Kernels, Words
-from ucofia.index.search.collection import Array, Column
+from ucofia.index.search.collection import Column
 from ucofia.index.search.sketch import Preview
+from ucofia.index.storage.schema import Array
 
 LANES, GROUPS, PATCHES = 8, 2, 6  # 12 sums, 2 vectors of words and a factor: 16 registers
 STRIDE = LANES * GROUPS

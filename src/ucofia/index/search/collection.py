@@ -1,75 +1,25 @@
-"""What an index keeps about a segment, and a collection of segments that can be searched.
+"""A collection of segments that can be searched: vectors, masks, biases and identities.
 
 A `Column` is one kind of vector of all segments: in memory, or in pages mapped from files, so
 that a collection much larger than the memory opens at once. Search, evaluation and explanations
 see only this; whether rows lie on a disk, and in which format, is `store`'s business.
 """
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
+from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.types import VideoFeatures
 
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class FileIdentity:
-    """How a file is recognised: by its place, and by its content when it has moved."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-    content_hash: str
-
-
-@dataclass(frozen=True)
-class SegmentRow:
-    """One segment as it is stored; vectors in half precision."""
-
-    file: FileIdentity
-    number: int  # of this segment in its file
-    start_second: float
-    end_second: float
-    duration_seconds: float  # of the whole file
-    frame_seconds: tuple[float, ...]  # of the real frames
-    voting_frames: int  # frames that take part in a score; a prefix of the stored ones
-    video: Float[Array, " d"]
-    frames: Float[Array, "f d"]
-    patches: Float[Array, "p d"]
-    patch_positions: Array  # [frames, kept patches]: which patch of the frame's grid each one is
-    grid_patches: int  # how many patches a frame has; a square number when they form a square
-    thumbnails: tuple[bytes, ...]  # JPEG, what the model saw of each real frame
-
-    @property
-    def id(self) -> str:
-        """Name the segment; the same file at the same place gives the same name."""
-        parts = (self.file.path, self.file.content_hash, str(self.number))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class SegmentInfo:
-    """What is known about a segment besides its vectors."""
-
-    id: str
-    path: str
-    number: int
-    start_second: float
-    end_second: float
-    duration_seconds: float
-    size_bytes: int
-    mtime_ns: int
-    content_hash: str
-    frame_seconds: tuple[float, ...]
+# Half-precision numbers whose exponent is all ones are infinite or not numbers.
+_EXPONENT, _SIGNLESS = np.uint16(0x7C00), np.uint16(0x7FFF)
+ROWS_CHECKED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -115,6 +65,10 @@ class Column:
         else:
             some = self.take(rows)
         out[:n].copy_(torch.from_numpy(some))  # converts many times faster than numpy
+
+    def rows(self, rows: Array) -> "Column":
+        """View some rows, in their order; nothing is copied."""
+        return Column(self.pieces, self.piece_of_row[rows], self.offset_of_row[rows])
 
     def blocks(self, size: int) -> Iterator[tuple[int, int, Array]]:
         """Yield (first row, last row + 1, vectors) in order; a view wherever rows lie together."""
@@ -163,6 +117,27 @@ class Collection:
         """The row of every segment by its id."""
         return {segment.id: row for row, segment in enumerate(self.segments)}
 
+    def rows(self, rows: Array) -> "Collection":
+        """View some rows, in their order; vectors are not copied."""
+        return Collection(
+            segments=[self.segments[row] for row in rows.tolist()],
+            video=self.video.rows(rows),
+            frames=self.frames.rows(rows),
+            patches=self.patches.rows(rows),
+            frame_mask=self.frame_mask[rows],
+            patch_mask=self.patch_mask[rows],
+            biases={name: values[rows] for name, values in self.biases.items()},
+        )
+
+    def not_finite(self, rows: Array) -> Array:
+        """List those of some rows whose vectors hold NaN or infinity."""
+        found = np.zeros(len(rows), dtype=bool)
+        for column in (self.video, self.frames, self.patches):
+            for start in range(0, len(rows) if column.units else 0, ROWS_CHECKED_AT_ONCE):
+                some = slice(start, start + ROWS_CHECKED_AT_ONCE)
+                found[some] |= ~is_finite(column.take(rows[some]))
+        return rows[found]
+
     def features(self, rows: Array, *, device: torch.device | str = "cpu") -> VideoFeatures:
         """Return the vectors of some rows in single precision."""
 
@@ -182,6 +157,15 @@ class Collection:
         return {name: torch.from_numpy(values[rows]) for name, values in self.biases.items()}
 
 
+def is_finite(vectors: Float[Array, "n ..."]) -> Bool[Array, " n"]:
+    """Tell for each row whether all of its numbers are finite."""
+    flat = vectors.reshape(len(vectors), -1)
+    if flat.dtype != np.float16:
+        return np.asarray(np.isfinite(flat).all(1))
+    bits = np.ascontiguousarray(flat).view(np.uint16)  # several times faster than isfinite
+    return np.asarray((bits & _SIGNLESS).max(1, initial=0) < _EXPONENT)
+
+
 def in_memory(
     features: VideoFeatures,
     *,
@@ -191,7 +175,7 @@ def in_memory(
     """Make a collection of features without a disk; rows are named, or numbered in order."""
     width = len(str(len(features)))
     names = names or [f"{row:0{width}}" for row in range(len(features))]
-    segments = [SegmentInfo(name, name, 0, 0.0, 0.0, 0.0, 0, 0, "", ()) for name in names]
+    segments = [SegmentInfo(name, name, 0, 0.0, 0.0, 0.0, 0, 0, "", (), 0) for name in names]
 
     def column(tensor: torch.Tensor) -> Column:
         return Column.of(tensor.detach().cpu().numpy())

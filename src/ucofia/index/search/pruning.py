@@ -1,22 +1,30 @@
-"""The race of one query: segments that can still enter its list, and what they must reach.
+"""Pruning for one query: segments that can still enter its list, and what they must reach.
 
-A segment leaves the race when even its upper bound is too low, or when it has been scored. Equals
+A segment is pruned when even its upper bound is too low, or when it has been scored. Equals
 stay: a tie may be won by its path. What is left at the end is the list, whatever the bounds were;
-better bounds only make the race shorter.
+better bounds only prune earlier.
 """
 
 import numpy as np
 
 from ucofia.index.search import bounds
 from ucofia.index.search.bounds import Kernels, Words
-from ucofia.index.search.collection import Array, Collection
-from ucofia.index.search.scoring import BLOCK, Query, Scores, score
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.scoring import (
+    SCORED_AT_ONCE,
+    Query,
+    Ranking,
+    Scores,
+    best,
+    score,
+    slack,
+)
 from ucofia.index.search.sketch import Preview
-from ucofia.index.search.topk import Ranking, best, slack
+from ucofia.index.storage.schema import Array
 
 
-class Race:
-    """Segments still in the race; `base` bounds all of their score but the levels of patches."""
+class Pruning:
+    """The candidates that are left; `base` bounds all of their score but the levels of patches."""
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class Race:
     def finish(self) -> Ranking:
         """Score what is left, best bound first, until nothing can enter any more."""
         while len(self.rows):
-            count = min(BLOCK, len(self.rows))
+            count = min(SCORED_AT_ONCE, len(self.rows))
             self._score(np.argpartition(-self.bound, count - 1)[:count])
             self._drop()
         rows = np.concatenate(self.scored_rows)

@@ -1,8 +1,8 @@
 """How much of the exact list `fast` finds here: measured on texts of the bank, and kept.
 
 A figure from another collection says little about this one. So a few texts of the bank are asked
-both ways, once for every version of an index; the result lies beside the preview. Without a bank
-nobody knows, and nothing is said.
+both ways, once for every version of an index; the result lies beside the preview, and in memory
+where the index is not local. Without a bank nobody knows, and nothing is said.
 """
 
 import json
@@ -17,7 +17,7 @@ from ucofia.index.search.scoring import Query
 from ucofia.index.search.sketch import Preview
 
 SAMPLED_TEXTS = 10
-NAME = "recall.json"
+RECALL_FILE = "recall.json"
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,21 @@ def measure(asked: Sequence[Query], collection: Collection, preview: Preview | N
     return Recall(found / wanted if wanted else 1.0, search.TOP, len(asked))
 
 
-def save(folder: Path, version: Sequence[int], recall: Recall) -> None:
+def save(folder: Path, version: Sequence[str | int], recall: Recall) -> None:
     """Keep what was measured at a version; where nothing can be written, it is not kept."""
     try:
-        write_atomic(folder / NAME, json.dumps({"version": list(version), **asdict(recall)}))
+        folder.mkdir(exist_ok=True)
+        write_atomic(
+            folder / RECALL_FILE, json.dumps({"version": list(version), **asdict(recall)})
+        )
     except OSError:
         return
 
 
-def load(folder: Path, version: Sequence[int]) -> Recall | None:
+def load(folder: Path, version: Sequence[str | int]) -> Recall | None:
     """Read what was measured at this version, if anything was."""
     try:
-        found = json.loads((folder / NAME).read_text())
+        found = json.loads((folder / RECALL_FILE).read_text())
         known = found.pop("version") == list(version)
         return Recall(**found) if known else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -1,4 +1,6 @@
-"""The score of a query for some segments: the same functions as in training and evaluation.
+"""The score of a query for some segments, and the best of them, always in the same order.
+
+Scores come from the functions of training and evaluation; order is score, path, second.
 
 Matrix products may differ in the last bit between batches of different size and content. A ranking
 must not depend on which segments were scored together, or pruning would change the order of
@@ -14,13 +16,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ucofia.index.search.collection import Array, Collection, Column
+from ucofia.index.search.collection import Collection, Column
+from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.levels import Level
 from ucofia.types import Levels, TextFeatures, VideoFeatures
 
-BLOCK = 64  # segments; their similarities and single-precision copy stay in the cache
+SCORED_AT_ONCE = 64  # segments; their similarities and single-precision copy stay in the cache
+# Scores and bounds are sums in different orders; they may differ by this share of their size.
+SUM_ROUNDING = 2e-5
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,19 @@ class Scores:
         return Scores(self.total[rows], {n: values[rows] for n, values in self.levels.items()})
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """Rows of a collection, best first, with their scores."""
+
+    rows: Array
+    scores: Scores
+    scored: int  # segments whose full score was computed
+
+    def __getitem__(self, which: Array) -> "Ranking":
+        """Select some."""
+        return Ranking(self.rows[which], self.scores[which], self.scored)
+
+
 def queries(model: Model, text: TextFeatures) -> list[Query]:
     """Prepare every text of a batch for scoring, on the processor."""
     with torch.inference_mode():
@@ -69,14 +87,46 @@ def score(
     query: Query, collection: Collection, rows: Array | None = None, *, alone: bool = False
 ) -> Scores:
     """Score some rows, or all of them: in blocks, or each one alone."""
-    return _score(query, 1, collection, rows, size=1 if alone else BLOCK)[0]
+    return _score(query, 1, collection, rows, size=1 if alone else SCORED_AT_ONCE)[0]
 
 
 def score_many(
     queries: Sequence[Query], collection: Collection, rows: Array | None = None
 ) -> list[Scores]:
     """Score some rows for queries of one model; one matrix product for all their words."""
-    return _score(_together(queries), len(queries), collection, rows, size=BLOCK)
+    return _score(_together(queries), len(queries), collection, rows, size=SCORED_AT_ONCE)
+
+
+def best(
+    collection: Collection,
+    rows: Array,
+    scores: Scores,
+    *,
+    top: int,
+    query: Query | None = None,
+) -> Ranking:
+    """Order scored rows and keep the first; with a query, finalists are scored alone first."""
+    finalists = np.arange(len(rows))
+    if len(rows) > top:  # everything that may reach the k-th score, so that ties compete
+        limit = np.partition(scores.total, -top)[-top]
+        finalists = np.flatnonzero(scores.total >= limit - 2 * slack(scores.total))
+    seen = len(rows)
+    rows, scores = rows[finalists], scores[finalists]
+    if query is not None and len(rows):
+        scores = score(query, collection, rows, alone=True)
+    segments = collection.segments
+
+    def place(at: int) -> tuple[float, str, float, int]:
+        segment = segments[rows[at]]
+        return -float(scores.total[at]), segment.path, segment.start_second, int(rows[at])
+
+    order = np.array(sorted(range(len(rows)), key=place)[:top], dtype=np.int64)
+    return Ranking(rows[order], scores[order], seen)
+
+
+def slack(scores: Array) -> np.float32:
+    """How far two ways of summing may differ."""
+    return np.float32(SUM_ROUNDING * (1 + np.abs(scores).max(initial=0)))
 
 
 def _score(

@@ -7,28 +7,56 @@ every answer is the one that its query gets alone.
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from ucofia.index.search import bounds
 from ucofia.index.search.bounds import PLAIN, Kernels
-from ucofia.index.search.collection import Array, Collection
-from ucofia.index.search.pruning import Race
-from ucofia.index.search.scoring import Query, score, score_many
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.pruning import Pruning
+from ucofia.index.search.scoring import Query, Ranking, best, score, score_many
 from ucofia.index.search.sketch import Preview
-from ucofia.index.search.topk import Ranking as Ranking
-from ucofia.index.search.topk import best as best
+from ucofia.index.storage.schema import Array
 
 TOP = 10
 SEEDS = 64  # scored first, for a threshold
-FEW = 256  # segments that are not worth a race
+FEW = 256  # segments that are not worth pruning
 FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
 NEAR = 4096  # segments whose frames and patches `fast` looks at
 FAST_CANDIDATES = 150  # of these, how many it scores
 QUERIES_AT_ONCE = 16
 COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """How a collection is searched: with which preview, among which rows, exactly or not."""
+
+    collection: Collection
+    preview: Preview | None = None
+    among: Array | None = None  # rows that may be found; None for all
+    is_exact: bool = True
+
+    def rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
+        """Find the best segments for each query."""
+        find = exact if self.is_exact else fast
+        return find(queries, self.collection, top=top, among=self.among, preview=self.preview)
+
+    def rank_one(self, query: Query, *, top: int) -> Ranking:
+        """Find the best segments for one query."""
+        return self.rank([query], top=top)[0]
+
+    def within(self, rows: Array) -> "Searcher":
+        """Search only some of the rows."""
+        among = rows if self.among is None else np.intersect1d(rows, self.among)
+        return replace(self, among=among)
+
+    def with_biases(self, biases: Mapping[str, Array]) -> "Searcher":
+        """Search with other biases."""
+        return replace(self, collection=replace(self.collection, biases=biases))
 
 
 def kernels_for(segments: int) -> Kernels:
@@ -76,7 +104,7 @@ def exact(
             some = queries[start : start + QUERIES_AT_ONCE]
             bases = bounds.without_patches(some, collection, among, kernels=kernels)
             for query, base in zip(some, bases, strict=True):
-                race = Race(
+                pruning = Pruning(
                     query,
                     collection,
                     top=top,
@@ -85,9 +113,9 @@ def exact(
                     preview=preview,
                     kernels=kernels,
                 )
-                race.seed(SEEDS)
-                race.tighten()
-                found.append(race.finish())
+                pruning.seed(SEEDS)
+                pruning.tighten()
+                found.append(pruning.finish())
     return found
 
 

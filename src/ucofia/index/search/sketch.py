@@ -5,11 +5,17 @@ coordinates hold most of what words can meet, and these are kept in eight bits; 
 the length is kept, at every cut. A product with a word is then known up to the product of two
 lengths (Cauchy-Schwarz), which is a bound, not an estimate. Without a preview every search is
 still right, only slower. Derived data: it can be deleted and made again at any time.
+
+A saved preview names the index and the version it was made from, and proves which rows those are:
+by their ids and the checksums of their content. One of other rows is not used.
 """
 
 import contextlib
+import hashlib
 import itertools
 import json
+import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +27,17 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-from ucofia.index.search.collection import Array, Collection
+from ucofia.atomic import write_atomic
+from ucofia.index.search.collection import Collection
+from ucofia.index.storage.schema import Array
 
+PREVIEW_FILE = "preview.json"
 CUTS = (32, 64, 128, 256)
 SAMPLED_SEGMENTS = 1024
-BLOCK = 256
+SUMMARISED_AT_ONCE = 256
 # Lengths beyond a cut are differences of squares, which lose digits: this share of the whole
 # square is added, so that rounding only makes them longer.
-ROUNDING = 1e-5
+SQUARE_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,54 @@ class Preview:
 
     def __len__(self) -> int:
         return len(self.centroid)
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """Which rows a preview is of: their ids, and the checksums of what they hold."""
+
+    ids: Array
+    checksums: Array
+
+    @classmethod
+    def of(cls, collection: Collection) -> "RowKeys":
+        """Read the keys of a collection's rows."""
+        segments = collection.segments
+        return cls(
+            np.array([segment.id for segment in segments], dtype=np.str_),
+            np.array([segment.checksum for segment in segments], dtype=np.int64),
+        )
+
+    def digest(self) -> str:
+        """Name all rows and their order by one hash."""
+        digest = hashlib.blake2b("\n".join(self.ids.tolist()).encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.checksums).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class SavedPreview:
+    """A preview as it lies on a disk, and of which rows of which index it was made."""
+
+    preview: Preview
+    rows: RowKeys
+    index_id: str
+
+    def is_of(self, collection: Collection, index_id: str) -> bool:
+        """Tell whether it was made of exactly these rows, in this order."""
+        keys = RowKeys.of(collection)
+        return (
+            self.index_id == index_id
+            and np.array_equal(self.rows.ids, keys.ids)
+            and np.array_equal(self.rows.checksums, keys.checksums)
+        )
+
+    def rows_of(self, collection: Collection) -> Array:
+        """For every row of a collection the same row of the preview, or -1."""
+        pairs = zip(self.rows.ids.tolist(), self.rows.checksums.tolist(), strict=True)
+        known = {pair: row for row, pair in enumerate(pairs)}
+        found = [known.get((info.id, info.checksum), -1) for info in collection.segments]
+        return np.array(found, dtype=np.int64)
 
 
 def cuts_of(width: int) -> tuple[int, ...]:
@@ -77,33 +134,89 @@ def build(collection: Collection, rotation: Float[Array, "k d"]) -> Preview:
 
 def rest_length(whole: Tensor, part: Tensor) -> Tensor:
     """The length of what is left of a vector, from its square and that of a part of it."""
-    return ((whole - part).clamp(min=0) + ROUNDING * whole).sqrt()
+    return ((whole - part).clamp(min=0) + SQUARE_ROUNDING * whole).sqrt()
 
 
-def save(collection: Collection, words: Float[Array, "n d"], folder: Path) -> None:
-    """Write a preview beside the index; it appears whole or not at all.
+def save(
+    collection: Collection,
+    words: Float[Array, "n d"],
+    folder: Path,
+    *,
+    index_id: str = "",
+    version: int = 0,
+) -> None:
+    """Write a preview beside the index; readers see the old one or this one, never a mixture.
 
-    Segments that the preview before it knew keep their summaries and its rotation.
+    The arrays get a folder of a name that is never used again; `preview.json`, which names it, is
+    replaced last. Rows that the preview before it knew keep their summaries and its rotation.
     """
-    old = _read(folder)
-    rotation = old[0].rotation if old else rotation_of(collection, words)
-    part = folder.with_name(f"{folder.name}.part")
-    part.mkdir(parents=True)
+    old = read(folder)
+    rotation = old.preview.rotation if old else rotation_of(collection, words)
+    arrays = folder / secrets.token_hex(8)
+    arrays.mkdir(parents=True)
+    rows = RowKeys.of(collection)
     try:
-        np.save(part / "rotation.npy", rotation)
-        (part / "ids.json").write_text(json.dumps([info.id for info in collection.segments]))
-        _write(_parts(collection, rotation, old), len(collection), part)
+        for name, array in (("rotation", rotation), ("ids", rows.ids), ("sums", rows.checksums)):
+            with _written(arrays / f"{name}.npy") as file:
+                np.save(file, array)
+        _write(_parts(collection, rotation, old), len(collection), arrays)
+        about = {"index": index_id, "version": version, "rows": rows.digest()}
+        write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": arrays.name}))
     except OSError:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(arrays, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if it was made for this
         raise
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
 
 
-def forget_unfinished(folder: Path) -> None:
-    """Delete what writers that were killed have left."""
+def load(folder: Path, collection: Collection, *, index_id: str = "") -> Preview | None:
+    """Map a preview; None if there is none of exactly these rows of this index."""
+    found = read(folder)
+    return found.preview if found and found.is_of(collection, index_id) else None
+
+
+def read(folder: Path) -> SavedPreview | None:
+    """Map the newest preview, of whichever rows it is; None if there is none that is whole."""
+    try:
+        about = json.loads((folder / PREVIEW_FILE).read_text())
+        place = folder / Path(about["folder"]).name
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        arrays = {f.stem: np.asarray(np.load(f, mmap_mode="c")) for f in place.glob("*.npy")}
+        rows = RowKeys(np.array(arrays.pop("ids")), np.array(arrays.pop("sums")))
+        rotation = np.array(arrays.pop("rotation"))
+        preview = _preview(rotation, arrays)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # also when a writer has just replaced it
+    sizes = tuple(part.shape[2] for part in preview.codes)
+    if sizes != tuple(np.diff((0, *cuts_of(rotation.shape[1])))):
+        return None  # cut elsewhere, by another version of this package
+    if rows.digest() != about.get("rows") or {len(a) for a in arrays.values()} != {len(rows.ids)}:
+        return None
+    return SavedPreview(preview, rows, str(about.get("index", "")))
+
+
+def forget_others(folder: Path) -> None:
+    """Delete what replaced, earlier and killed writers have left; only for who holds the lock."""
+    try:
+        current = json.loads((folder / PREVIEW_FILE).read_text())["folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        current = None
+    for left in folder.glob("*") if folder.is_dir() else ():
+        if left.is_dir() and left.name != current:
+            shutil.rmtree(left, ignore_errors=True)
+        elif left.suffix == ".npy" or left.name == "ids.json":  # as the first indexes had it
+            left.unlink(missing_ok=True)
     for part in folder.parent.glob(f"{folder.name}.*part"):
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write; at the end it is on the disk, so that what names it may follow."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
@@ -113,7 +226,7 @@ def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
         for part in parts:
             for name, array in part.items():
                 if name not in files:
-                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
+                    files[name] = stack.enter_context(_written(folder / f"{name}.npy"))
                     about = {"descr": array.dtype.str, "fortran_order": False}
                     shape = {"shape": (rows, *array.shape[1:])}
                     np.lib.format.write_array_header_1_0(files[name], about | shape)
@@ -123,16 +236,15 @@ def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
 def _parts(
     collection: Collection,
     rotation: Float[Array, "k d"],
-    known: tuple[Preview, list[str]] | None = None,
+    known: SavedPreview | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Summarise some segments after the other; those that an older preview knew are copied."""
     cuts = cuts_of(rotation.shape[1])
     turned = torch.from_numpy(rotation).mT
-    row_of = {segment: row for row, segment in enumerate(known[1])} if known else {}
-    rows_before = np.array([row_of.get(info.id, -1) for info in collection.segments])
-    before = _arrays(known[0]) if known else {}
-    for start in range(0, len(collection), BLOCK):
-        here = np.arange(start, min(len(collection), start + BLOCK))
+    rows_before = known.rows_of(collection) if known else np.full(len(collection), -1)
+    before = _arrays(known.preview) if known else {}
+    for start in range(0, len(collection), SUMMARISED_AT_ONCE):
+        here = np.arange(start, min(len(collection), start + SUMMARISED_AT_ONCE))
         is_new = rows_before[here] < 0
         new, old = here[is_new], rows_before[here[~is_new]]
         part = {name: np.empty((len(here), *a.shape[1:]), a.dtype) for name, a in before.items()}
@@ -162,14 +274,14 @@ def _summary(block: Tensor, mask: Tensor, turned: Tensor, cuts: Sequence[int]) -
     length = delta.square().sum(-1)
     found = {
         "centroid": centroid,
-        "radius": length.sqrt().amax(1) * (1 + ROUNDING),
+        "radius": length.sqrt().amax(1) * (1 + SQUARE_ROUNDING),
         "scale": scale,
     }
     for at, (begin, cut) in enumerate(itertools.pairwise((0, *cuts))):
         found[f"codes{at}"] = codes[..., begin:cut].to(torch.int8)
         found[f"rest{at}"] = rest_length(length, low[..., :cut].square().sum(-1))
         missing = lost[..., :cut].square().sum(-1).sqrt().amax(1)
-        found[f"lost{at}"] = missing * (1 + ROUNDING)
+        found[f"lost{at}"] = missing * (1 + SQUARE_ROUNDING)
     return {name: tensor.numpy() for name, tensor in found.items()}
 
 
@@ -187,29 +299,6 @@ def _arrays(preview: Preview) -> dict[str, Array]:
     for name in ("codes", "rest", "lost"):
         found |= {f"{name}{at}": array for at, array in enumerate(getattr(preview, name))}
     return found
-
-
-def load(folder: Path, collection: Collection) -> Preview | None:
-    """Map a preview; None if there is none for exactly these segments."""
-    found = _read(folder)
-    if found is None or found[1] != [info.id for info in collection.segments]:
-        return None
-    return found[0]
-
-
-def _read(folder: Path) -> tuple[Preview, list[str]] | None:
-    try:
-        ids = json.loads((folder / "ids.json").read_text())
-        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
-        arrays = {f.stem: np.asarray(np.load(f, mmap_mode="c")) for f in folder.glob("*.npy")}
-        rotation = np.array(arrays.pop("rotation"))
-        preview = _preview(rotation, arrays)
-    except (OSError, ValueError, KeyError):
-        return None
-    sizes = tuple(part.shape[2] for part in preview.codes)
-    if sizes != tuple(np.diff((0, *cuts_of(rotation.shape[1])))):
-        return None  # cut elsewhere, by another version
-    return preview, ids
 
 
 def _centroids(patches: Array, mask: Array) -> Array:

@@ -20,9 +20,9 @@ from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
-from ucofia.index.search.collection import FileIdentity, SegmentRow
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.location import reading, writing
+from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import (
     SEGMENTS,
     STORAGE_VERSION,

@@ -1,4 +1,4 @@
-"""Where an index is, whose turn it is to write, and how trouble there is named.
+"""Where an index is, whether one can be made there, and how trouble there is named.
 
 A folder of this machine, or an address (`s3://...`) that only the store can look into.
 """
@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +14,13 @@ import pyarrow as pa
 
 from ucofia.errors import (
     DamagedIndexError,
-    ForeignFolderError,
-    IndexExistsError,
     IndexWriteError,
     UnreachableIndexError,
 )
 from ucofia.index.discover import place_of
 
 LOCK = ".lock"
+HOLDER = ".lock.json"  # who holds the lock; lies about when its writer was killed
 UNFINISHED = ".unfinished"
 # No permission, no answer from a disk or a network share, too many open files.
 _OUT_OF_REACH = {
@@ -59,73 +57,12 @@ def is_free(path: str) -> bool:
     if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
         return True
     with reading(path):
-        return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK}
+        return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK, HOLDER}
 
 
 def is_unfinished(path: str) -> bool:
     """Tell whether a run was killed, or is busy, while it made an index here."""
     return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
-
-
-@contextlib.contextmanager
-def making(path: str) -> Iterator[None]:
-    """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
-    if not is_free(path):
-        raise ForeignFolderError(path)
-    if is_remote(path):
-        yield
-        return
-    with writing(path):
-        os.makedirs(path, exist_ok=True)
-    with turn(path):
-        if not is_free(path):  # somebody was quicker
-            raise IndexExistsError(path)
-        marker = Path(path, UNFINISHED)
-        with writing(path):
-            for name in os.listdir(path) if marker.exists() else ():
-                if name.endswith(".lance"):
-                    shutil.rmtree(os.path.join(path, name))
-            marker.touch()
-        yield
-        with writing(path):
-            marker.unlink()
-
-
-@contextlib.contextmanager
-def turn(path: str) -> Iterator[None]:
-    """Wait until nobody else writes to a local index; a killed writer's turn ends by itself.
-
-    There are no turns in object stores and on Windows; docs/storage.md says so.
-    """
-    if is_remote(path) or os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    with writing(path):
-        handle = os.open(os.path.join(path, LOCK), os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def is_being_written(path: str) -> bool:
-    """Tell whether a process holds the turn of a local index."""
-    try:
-        import fcntl
-
-        handle = os.open(os.path.join(path, LOCK), os.O_RDONLY)
-    except (ImportError, OSError):
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Rows of an index as Arrow tables: the columns, their types, and the checksum of a row.
+"""Rows of an index: what they hold, and their columns, types and checksums as Arrow tables.
 
 `docs/storage.md` describes the same columns for readers without this package. Which files the
 tables end up in is `store`'s business.
@@ -7,20 +7,23 @@ tables end up in is `store`'s business.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float
 
 from ucofia.errors import NewerFormatError
-from ucofia.index.search.collection import Array, FileIdentity, SegmentInfo, SegmentRow
 from ucofia.video.sample import Segment
 
 FORMAT = 1
 SETTINGS_KEY = b"ucofia"
 CHECKSUM = "checksum"
+# Two writers that insert rows of the same key at the same time conflict, instead of doubling it.
+PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
+KEY_METADATA = {PRIMARY_KEY: b"true"}
 LIGHT = (
     "id",
     "path",
@@ -32,9 +35,71 @@ LIGHT = (
     "mtime_ns",
     "content_hash",
     "frame_seconds",
+    "checksum",
     "voting_frames",
 )
 Table: TypeAlias = Any  # pyarrow has no types; a pa.Table
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """How a file is recognised: by its place, and by its content when it has moved."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of an index, and how many rows it has there."""
+
+    identity: FileIdentity
+    segments: int
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One segment as it is stored; vectors in half precision."""
+
+    file: FileIdentity
+    number: int  # of this segment in its file
+    start_second: float
+    end_second: float
+    duration_seconds: float  # of the whole file
+    frame_seconds: tuple[float, ...]  # of the real frames
+    voting_frames: int  # frames that take part in a score; a prefix of the stored ones
+    video: Float[Array, " d"]
+    frames: Float[Array, "f d"]
+    patches: Float[Array, "p d"]
+    patch_positions: Array  # [frames, kept patches]: which patch of the frame's grid each one is
+    grid_patches: int  # how many patches a frame has; a square number when they form a square
+    thumbnails: tuple[bytes, ...]  # JPEG, what the model saw of each real frame
+
+    @property
+    def id(self) -> str:
+        """Name the segment; the same file at the same place gives the same name."""
+        parts = (self.file.path, self.file.content_hash, str(self.number))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """What is known about a segment besides its vectors."""
+
+    id: str
+    path: str
+    number: int
+    start_second: float
+    end_second: float
+    duration_seconds: float
+    size_bytes: int
+    mtime_ns: int
+    content_hash: str
+    frame_seconds: tuple[float, ...]
+    checksum: int  # of the whole row, vectors included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +113,7 @@ class IndexSettings:
     tokens_per_frame: int  # 0: no patches are kept
     segment: Segment
     format: int = FORMAT
+    id: str = ""  # random, made with the index; the first indexes had none
 
     @property
     def patches(self) -> int:
@@ -79,6 +145,7 @@ def schema(settings: IndexSettings) -> pa.Schema:
         (CHECKSUM, pa.int64()),
     ]
     kept = [pa.field(name, kind, nullable=False) for name, kind in fields if _is_kept(kind)]
+    kept[0] = kept[0].with_metadata(KEY_METADATA)
     return pa.schema(kept, metadata={SETTINGS_KEY: json.dumps(asdict(settings)).encode()})
 
 
@@ -90,7 +157,8 @@ def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
     values = json.loads(text)
     if values["format"] > FORMAT:
         raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
-    return IndexSettings(**values)
+    known = {field.name for field in fields(IndexSettings)}
+    return IndexSettings(**{name: value for name, value in values.items() if name in known})
 
 
 def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:
@@ -146,12 +214,10 @@ def rows_of(table: Table, settings: IndexSettings) -> Iterator[SegmentRow]:
 
 def infos_of(table: Table) -> list[SegmentInfo]:
     """Read what is known about segments besides their vectors."""
-    names = [name for name in LIGHT if name != "voting_frames"]
-    columns = [table.column(name).to_pylist() for name in names]
-    return [
-        SegmentInfo(**dict(zip(names, values, strict=True)) | {"frame_seconds": tuple(values[-1])})
-        for values in zip(*columns, strict=True)
-    ]
+    names = [field.name for field in fields(SegmentInfo)]
+    columns = {name: table.column(name).to_pylist() for name in names}
+    columns["frame_seconds"] = [tuple(seconds) for seconds in columns["frame_seconds"]]
+    return [SegmentInfo(*values) for values in zip(*columns.values(), strict=True)]
 
 
 def checksum(row: SegmentRow) -> int:
@@ -172,6 +238,15 @@ def summed(table: Table) -> Table:
     return table.append_column(
         pa.field(CHECKSUM, pa.int64()), [pa.array(_sums(table), pa.int64())]
     )
+
+
+def keyed(table: Table, key: str | None) -> Table:
+    """Say of which column no two rows of a small table share a value."""
+    if key is None:
+        return table
+    at = table.column_names.index(key)
+    field = table.schema.field(at).with_metadata(KEY_METADATA).with_nullable(False)
+    return table.set_column(at, field, table.column(at))
 
 
 def unsummed(table: Table) -> Table:

@@ -1,4 +1,4 @@
-"""The bytes of an index: one folder with a few Lance tables. With `pages` all that knows Lance.
+"""The bytes of an index: a folder of Lance tables. With `lance_mmap` all that knows Lance.
 
     segments.lance   one row per segment: the truth
     failed.lance     files that could not be used, so that they are not tried again and again
@@ -6,12 +6,18 @@
 
 Every change is one Lance commit, so a reader sees all of it or nothing, and a killed writer leaves
 at most files that no version names. Vectors are written so that their pages are plain arrays; on a
-local disk they are mapped, not read. Two writers on one machine take turns; readers never wait.
+local disk they are mapped, not read. Readers never wait. Writers of a local index hold its lock;
+where there is none, their commits may conflict and are then tried again, rows of the same id are
+one row whoever wrote them, and nothing is deleted that no version names.
 """
 
+import logging
 import os
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,28 +29,39 @@ from ucofia.errors import (
     DamagedIndexError,
     ForeignFolderError,
     IndexExistsError,
+    IndexReplacedError,
+    IndexWriteError,
     NoIndexError,
     UnreachableIndexError,
 )
-from ucofia.index.search.collection import (
-    Array,
-    Collection,
-    Column,
-    FileIdentity,
-    SegmentInfo,
-    SegmentRow,
-)
+from ucofia.index.search.collection import Collection, Column
 from ucofia.index.storage import lance_mmap, location
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.location import reading, writing
-from ucofia.index.storage.schema import IndexSettings, Table
+from ucofia.index.storage.lock import making
+from ucofia.index.storage.schema import (
+    Array,
+    FileIdentity,
+    IndexSettings,
+    SegmentInfo,
+    SegmentRow,
+    StoredFile,
+    Table,
+)
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 SEGMENTS = "segments"
-# Pinned: `pages` relies on how this version lays out plain vectors.
+KEYS = {SEGMENTS: "id", "failed": "path", "bias": "id"}  # what no two rows of a table share
+# Pinned: `lance_mmap` relies on how this version lays out plain vectors.
 STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
+INDEXED_FROM = 5000  # rows; of fewer, a scan finds a path as quickly as a scalar index
+CONFLICT_TRIES = 20
+CONFLICT_SECONDS = 0.05  # before the second try; each further one waits longer, and by chance
+KEPT_WITHOUT_LOCK = timedelta(hours=1)  # versions that others may be writing on
 
 
 class Store:
@@ -66,12 +83,9 @@ class Store:
         where = location.where(path)
         if exists(where):
             raise IndexExistsError(where)
-        with location.making(where), writing(where):
-            mode = "overwrite" if location.is_remote(where) else "create"
-            for name, table in (others or {}).items():
-                _write(arrow.summed(table), _table(where, name), mode)
-            empty = arrow.schema(settings).empty_table()
-            segments = _write(empty, _table(where, SEGMENTS), "create")
+        with making(where), writing(where):
+            create = _create_remote if location.is_remote(where) else _create_local
+            segments = create(where, arrow.schema(settings).empty_table(), others or {})
         return cls(where, settings, segments)
 
     @classmethod
@@ -92,10 +106,46 @@ class Store:
         """The number of the version that is open."""
         return int(self._segments.version)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the index is not in a folder of this machine."""
+        return location.is_remote(self.path)
+
     def refresh(self) -> None:
-        """Look at the newest version."""
-        with reading(self.path):
-            self._segments = lance.dataset(_table(self.path, SEGMENTS))
+        """Look at the newest version, and make sure that it is one of the same index."""
+        self._segments = self._newest_segments()
+
+    def require_same(self) -> None:
+        """Make sure that the index was not deleted, or replaced by another one."""
+        self._newest_segments()
+
+    def pinned(self) -> "Store":
+        """Return a store that keeps this version, whoever refreshes this one."""
+        return Store(self.path, self.settings, self._segments)
+
+    def newest(self) -> "Store":
+        """Return a store at the newest version of the same index; this one stays as it is."""
+        return Store(self.path, self.settings, self._newest_segments())
+
+    def _newest_segments(self) -> Any:
+        try:
+            with reading(self.path):
+                segments = lance.dataset(_table(self.path, SEGMENTS))
+                found = arrow.read_settings(segments.schema, self.path)
+        except DamagedIndexError:
+            if exists(self.path):
+                raise
+            raise NoIndexError(self.path) from None
+        if found is None:
+            raise ForeignFolderError(self.path)
+        for name in ("id", "fingerprint"):
+            was, now = getattr(self.settings, name), getattr(found, name)
+            if was != now:
+                what = "index" if name == "id" else "an index of the model"
+                raise IndexReplacedError(
+                    self.path, f"{what} {was or 'without an id'}", f"{what} {now}"
+                )
+        return segments
 
     def steadily(self, read: Callable[[], T]) -> T:
         """Read, and once more at the newest version when that fails.
@@ -111,12 +161,19 @@ class Store:
     def __len__(self) -> int:
         return int(self._segments.count_rows())
 
-    def files(self) -> dict[str, FileIdentity]:
+    def files(self) -> dict[str, StoredFile]:
         """List the files of the index by path."""
         columns = ["path", "size_bytes", "mtime_ns", "content_hash"]
-        table = self._read(columns).group_by(columns).aggregate([])
-        values = (table.column(name).to_pylist() for name in columns)
-        return {row[0]: FileIdentity(*row) for row in zip(*values, strict=True)}
+        table = self._read(columns).group_by(columns).aggregate([("path", "count")])
+        values = (table.column(name).to_pylist() for name in (*columns, "path_count"))
+        found: dict[str, StoredFile] = {}
+        for path, size, mtime, digest, rows in zip(*values, strict=True):
+            if path in found:
+                # Two writers without a lock met it before and after it changed. No file is like
+                # this one, so that the next run looks at it again and replaces all of its rows.
+                size, mtime, digest, rows = -1, -1, "", rows + found[path].segments
+            found[path] = StoredFile(FileIdentity(path, size, mtime, digest), rows)
+        return found
 
     def infos(self) -> list[SegmentInfo]:
         """List what is known about every segment besides its vectors."""
@@ -143,21 +200,25 @@ class Store:
             for batch in scanner.to_batches():
                 yield from arrow.rows_of(pa.Table.from_batches([batch]), self.settings)
 
-    def rows_of_file(self, path: str) -> list[SegmentRow]:
-        """Read the rows of one file in order."""
-        return sorted(self.rows(_is_one_of("path", [path])), key=lambda row: row.number)
+    def rows_of_files(self, paths: Sequence[str]) -> dict[str, list[SegmentRow]]:
+        """Read the rows of some files, each file's in order: one scan for many."""
+        found: dict[str, list[SegmentRow]] = {path: [] for path in paths}
+        for some in _some_at_a_time(sorted(set(paths))):
+            for row in self.rows(_is_one_of("path", some)):
+                found[row.file.path].append(row)
+        return {path: sorted(rows, key=lambda row: row.number) for path, rows in found.items()}
+
+    def row_here(self, segment_id: str) -> SegmentRow | None:
+        """Read one row of this version by its id."""
+        return next(self.rows(_is_one_of("id", [segment_id])), None)
 
     def row(self, segment_id: str) -> SegmentRow | None:
         """Read one row by its id: of this version, or else of the newest."""
-
-        def found() -> SegmentRow | None:
-            return next(self.rows(_is_one_of("id", [segment_id])), None)
-
-        row = self.steadily(found)
-        if row is None:
-            self.refresh()
-            row = found()
-        return row
+        try:
+            row = self.row_here(segment_id)
+        except DamagedIndexError:  # this version was compacted away
+            row = None
+        return row if row is not None else self.newest().row_here(segment_id)
 
     def wrong_checksums(self) -> Iterator[str]:
         """Name the segments, and the other tables, that are not what was written."""
@@ -178,21 +239,51 @@ class Store:
         """Write rows and take away all other rows of the `replacing` paths, in one commit."""
         table = arrow.table_of(rows, self.settings) if rows else None
         paths = sorted({*replacing, *(row.file.path for row in rows)})
-        with writing(self.path):
+
+        def commit() -> None:
             if table is None:
                 self._segments.delete(_is_one_of("path", paths))
             else:
-                merge = self._segments.merge_insert("id")
+                merge = self._segments.merge_insert(KEYS[SEGMENTS])
                 merge = merge.when_matched_update_all().when_not_matched_insert_all()
                 merge = merge.when_not_matched_by_source_delete(_is_one_of("path", paths))
                 merge.execute(table)
 
+        self._committed(commit)
+
     def remove(self, paths: Sequence[str]) -> None:
         """Take files out, each stretch of names in one commit."""
-        with writing(self.path):
-            for start in range(0, len(paths), PATHS_PER_FILTER):
-                some = paths[start : start + PATHS_PER_FILTER]
-                self._segments.delete(_is_one_of("path", some))
+        for some in _some_at_a_time(paths):
+            self.put([], replacing=some)
+
+    def prepare_to_write(self) -> None:
+        """Bring what the first indexes lacked: a key that no two rows share."""
+        field = self._segments.schema.field(KEYS[SEGMENTS])
+        if arrow.PRIMARY_KEY not in (field.metadata or {}):
+            key = {name.decode(): value.decode() for name, value in arrow.KEY_METADATA.items()}
+            self._committed(lambda: self._segments.update_field_metadata({field.name: key}))
+            self.refresh()
+
+    def index_paths(self) -> None:
+        """Keep the scalar indexes of paths and ids up to date where they pay."""
+        if len(self) < INDEXED_FROM:
+            return
+
+        def commit() -> None:
+            known = {
+                name for index in self._segments.describe_indices() for name in index.field_names
+            }
+            for column in ("path", "id"):
+                if column not in known:
+                    self._segments.create_scalar_index(column, "BTREE")
+            if self._unindexed_rows() >= INDEXED_FROM:
+                self._segments.optimize.optimize_indices()
+
+        self._committed(commit)
+        self.refresh()
+
+    def _unindexed_rows(self) -> int:
+        return int(self._segments.stats.index_stats("path_idx")["num_unindexed_rows"])
 
     def compact(self, *, is_locked: bool) -> None:
         """Join small files, drop deleted rows, and delete what no version needs any more.
@@ -200,12 +291,31 @@ class Store:
         Only who holds the lock, and is sure that no run on a cluster is under way, may delete
         what no version names: such files may be somebody's who has not committed yet.
         """
-        with writing(self.path):
-            for name in self._tables():
-                dataset = lance.dataset(_table(self.path, name))
-                dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
-                dataset.cleanup_old_versions(timedelta(0), delete_unverified=is_locked)
+        for name in self._tables():
+            self._committed(partial(self._join_files, name))
+            with writing(self.path):
+                lance.dataset(_table(self.path, name)).cleanup_old_versions(
+                    timedelta(0) if is_locked else KEPT_WITHOUT_LOCK, delete_unverified=is_locked
+                )
         self.refresh()
+
+    def _join_files(self, name: str) -> None:
+        dataset = lance.dataset(_table(self.path, name))
+        dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+
+    def _committed(self, commit: Callable[[], object]) -> None:
+        """Commit, and again at the newest version when another writer was quicker."""
+        for attempt in range(CONFLICT_TRIES):
+            try:
+                with writing(self.path):
+                    commit()
+                return
+            except IndexWriteError as error:
+                if attempt == CONFLICT_TRIES - 1 or not _is_conflict(error):
+                    raise
+                logger.debug("%s: commit conflict, trying again: %s", self.path, error)
+                time.sleep(CONFLICT_SECONDS * (1 + attempt) * random.uniform(0.5, 1.5))
+                self.refresh()
 
     def fragments(self) -> int:
         """Count the pieces in which segments lie; many make opening slower."""
@@ -229,27 +339,36 @@ class Store:
         with reading(self.path):
             return int(lance.dataset(_table(self.path, name)).version)
 
-    def put_small(self, name: str, table: Table, *, key: str | None = None) -> None:
-        """Replace a small table, or with a key only those rows that the new ones name."""
-        where, is_new = _table(self.path, name), name not in self._tables()
-        table = arrow.summed(table)
-        with writing(self.path):
-            if is_new or key is None:
-                _write(table, where, "create" if is_new else "overwrite")
-                return
-            old = lance.dataset(where)
-            if arrow.CHECKSUM not in old.schema.names:
-                old = _write(arrow.summed(old.to_table()), where, "overwrite")
-            merge = old.merge_insert(key)
-            merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+    def put_small(self, name: str, table: Table, *, merge: bool = False) -> None:
+        """Replace a small table, or only those of its rows whose key the new ones have."""
+        where = _table(self.path, name)
+        new = arrow.summed(arrow.keyed(table, KEYS.get(name)))
+
+        def commit() -> None:
+            if name not in self._tables():
+                _write(new, where, "create")  # a conflict, if another writer was quicker
+            elif not merge:
+                _write(new, where, "overwrite")
+            else:
+                old = lance.dataset(where)
+                if arrow.CHECKSUM not in old.schema.names:
+                    old = _write(arrow.summed(old.to_table()), where, "overwrite")
+                builder = old.merge_insert(KEYS[name])
+                builder.when_matched_update_all().when_not_matched_insert_all().execute(new)
+
+        self._committed(commit)
 
     def forget_small(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete rows of a small table."""
-        if values and name in self._tables():
-            with writing(self.path):
-                dataset = lance.dataset(_table(self.path, name))
-                for start in range(0, len(values), PATHS_PER_FILTER):
-                    dataset.delete(_is_one_of(column, values[start : start + PATHS_PER_FILTER]))
+        if not values or name not in self._tables():
+            return
+
+        def commit() -> None:
+            dataset = lance.dataset(_table(self.path, name))
+            for some in _some_at_a_time(values):
+                dataset.delete(_is_one_of(column, some))
+
+        self._committed(commit)
 
     def collection(self) -> Collection:
         """View all segments, their vectors mapped where that is possible; without biases."""
@@ -303,6 +422,48 @@ def exists(path: Path | str) -> bool:
     """Tell whether there is an index, and whole."""
     where = location.where(path)
     return not location.is_unfinished(where) and _has_table(where, SEGMENTS)
+
+
+def _create_local(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+    """Make the tables of an index in a folder that is marked as unfinished meanwhile."""
+    for name, table in others.items():
+        _write(arrow.summed(arrow.keyed(table, KEYS.get(name))), _table(where, name), "create")
+    return _write(segments, _table(where, SEGMENTS), "create")
+
+
+def _create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+    """Make the tables of an index where nothing can be marked.
+
+    To create `segments` is one conditional write, so only one of several creators gets further.
+    A small table that was there before belongs to no index and is replaced; one that came since
+    is another process's, who works with this index already, and stays.
+    """
+    stale = {name for name in others if _has_table(where, name)}
+    try:
+        made = _write(segments, _table(where, SEGMENTS), "create")
+    except (OSError, ValueError) as error:
+        if _has_table(where, SEGMENTS):
+            raise IndexExistsError(where) from error
+        raise
+    for name, table in others.items():
+        summed = arrow.summed(arrow.keyed(table, KEYS.get(name)))
+        try:
+            _write(summed, _table(where, name), "overwrite" if name in stale else "create")
+        except (OSError, ValueError):
+            if name in stale or not _has_table(where, name):
+                raise
+    return made
+
+
+def _is_conflict(error: IndexWriteError) -> bool:
+    """Tell whether a commit failed only because another one came first."""
+    said = str(error.__cause__ or error).lower()
+    return any(words in said for words in ("conflict", "concurrent", "already exists"))
+
+
+def _some_at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(values), PATHS_PER_FILTER):
+        yield values[start : start + PATHS_PER_FILTER]
 
 
 def _table(path: str, name: str) -> str:

@@ -1,0 +1,163 @@
+"""The lock of a local index: one writer at a time, and everybody can see who it is.
+
+The lock itself is `filelock`'s: the operating system ends it with the process that holds it.
+Beside it lies a note that says which process of which machine that is, and what it does. Object
+stores have no lock, nor do some network shares: there writers meet in Lance's commits, which are
+retried, and nothing is deleted that another writer may still need.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ucofia.errors import ForeignFolderError, IndexBusyError, IndexExistsError
+from ucofia.index.storage.location import (
+    HOLDER,
+    LOCK,
+    UNFINISHED,
+    is_free,
+    is_remote,
+    writing,
+)
+from ucofia.types import Progress
+
+logger = logging.getLogger(__name__)
+
+SAY_SECONDS = 5.0  # between two words about waiting
+_NO_LOCKS = {getattr(errno, name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP")}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds the lock."""
+
+    pid: int
+    host: str
+    verb: str
+    since: float  # seconds of the clock
+
+    def __str__(self) -> str:
+        """Name the process for a person."""
+        began = time.strftime("%H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid} on {self.host} ({self.verb}, since {began})"
+
+
+@contextlib.contextmanager
+def writer_lock(
+    path: str,
+    *,
+    verb: str,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Iterator[bool]:
+    """Wait until nobody else writes to an index, then hold its lock; yields whether it is held.
+
+    Args:
+        path: Where the index is. In an object store, and where the file system knows no locks,
+            there is nothing to wait for, and what is yielded is False.
+        verb: What is going to be done, for those who wait meanwhile.
+        timeout: Seconds to wait at most; None waits for as long as it takes.
+        progress: Told every few seconds who is being waited for.
+
+    Raises:
+        IndexBusyError: Another process held the lock all the time.
+    """
+    if is_remote(path):
+        yield False
+        return
+    lock = FileLock(os.path.join(path, LOCK), fallback_to_soft=False)
+    if not _acquire(lock, path, timeout, progress):
+        yield False
+        return
+    note = Path(path, HOLDER)
+    try:
+        with contextlib.suppress(OSError):  # a full disk must not keep anybody from removing
+            held = Holder(os.getpid(), socket.gethostname(), verb, time.time())
+            note.write_text(json.dumps(asdict(held)))
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            note.unlink()
+        lock.release()
+
+
+def is_being_written(path: str) -> bool:
+    """Tell whether a process holds the lock of a local index."""
+    file = os.path.join(path, LOCK)
+    if is_remote(path) or not os.path.exists(file):
+        return False
+    try:
+        with FileLock(file, timeout=0, fallback_to_soft=False):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # not ours to open, or no locks here
+        return False
+
+
+@contextlib.contextmanager
+def making(path: str) -> Iterator[None]:
+    """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
+    if not is_free(path):
+        raise ForeignFolderError(path)
+    if is_remote(path):
+        yield
+        return
+    with writing(path):
+        os.makedirs(path, exist_ok=True)
+    with writer_lock(path, verb="create"):
+        if not is_free(path):  # somebody was quicker
+            raise IndexExistsError(path)
+        marker = Path(path, UNFINISHED)
+        with writing(path):
+            for name in os.listdir(path) if marker.exists() else ():
+                if name.endswith(".lance"):
+                    shutil.rmtree(os.path.join(path, name))
+            marker.touch()
+        yield
+        with writing(path):
+            marker.unlink()
+
+
+def _acquire(lock: FileLock, path: str, timeout: float | None, progress: Progress | None) -> bool:
+    """Acquire a lock; False where the file system has none."""
+    began, is_waiting = time.monotonic(), False
+    while True:
+        waited = time.monotonic() - began
+        left = SAY_SECONDS if timeout is None else min(SAY_SECONDS, timeout - waited)
+        try:
+            # At first without waiting, so that whoever waits can be told for whom.
+            lock.acquire(timeout=max(0.0, left) if is_waiting else 0.0)
+            return True
+        except Timeout:
+            is_waiting = True
+            holder = _holder(path)
+            if timeout is not None and time.monotonic() - began >= timeout:
+                raise IndexBusyError(path, holder, timeout) from None
+            logger.info("waiting for %s, which writes to %s", holder, path)
+            if progress is not None:
+                whole = None if timeout is None else round(timeout)
+                progress(f"waiting for {holder}", round(time.monotonic() - began), whole)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                with writing(path):
+                    raise
+            logger.warning("the file system of %s has no locks; use one writer at a time", path)
+            return False
+
+
+def _holder(path: str) -> str:
+    try:
+        return str(Holder(**json.loads(Path(path, HOLDER).read_text())))
+    except (OSError, ValueError, TypeError):
+        return "another process"

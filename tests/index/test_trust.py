@@ -1,0 +1,275 @@
+"""Answers that belong to the version they are about: previews, ids, rows that are no numbers."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import COLOURS, ColourBackbone, clip, colour_model
+
+from ucofia.errors import (
+    IndexReplacedError,
+    NoIndexError,
+    NotExplainableError,
+    VersionGoneError,
+)
+from ucofia.index import snapshot
+from ucofia.index.index import Index
+from ucofia.index.search import recall as recalls
+from ucofia.index.search import sketch as previews
+from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.storage.schema import SegmentRow
+from ucofia.model import Model
+from ucofia.presets import CLIP_STRAIGHT
+from ucofia.types import VideoFeatures
+
+BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    for colour in ("red", "green", "blue"):
+        clip(root / "videos" / f"{colour}.mp4", [colour], seconds_each=0.5)
+    Index.create(root / "index", colour_model(), bank=BANK).add(root / "videos")
+    return root
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "index", tmp_path / "index")
+    return tmp_path / "index"
+
+
+def random_collection(seed: int, rows: int = 40) -> Collection:
+    rng = np.random.default_rng(seed)
+
+    def unit(*shape: int) -> torch.Tensor:
+        values = rng.normal(0, 1, (*shape, ColourBackbone.width)).astype(np.float32)
+        return torch.nn.functional.normalize(torch.from_numpy(values), dim=-1).half()
+
+    mask = torch.ones(rows, 3, dtype=torch.bool)
+    many = torch.ones(rows, 9, dtype=torch.bool)
+    plain = in_memory(VideoFeatures(unit(rows), unit(rows, 3), mask, unit(rows, 9), many))
+    # The same ids at every version: only the checksums tell what the rows hold.
+    return replace(plain, segments=[replace(s, checksum=seed) for s in plain.segments])
+
+
+def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) -> None:
+    versions = [random_collection(seed) for seed in range(3)]
+    none, folder = np.zeros((0, ColourBackbone.width), np.float32), tmp_path / "preview"
+    previews.save(versions[0], none, folder)
+    kept = previews.load(folder, versions[0])
+    assert kept is not None
+    expected = [previews.build(version, kept.rotation) for version in versions]
+    stop = threading.Event()
+
+    def write() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            previews.save(versions[turn % 3], none, folder)
+            previews.forget_others(folder)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = 0
+        for turn in range(100):
+            found = previews.load(folder, versions[turn % 3])
+            if found is not None:
+                seen += 1
+                for name in ("codes", "rest", "lost"):
+                    pairs = zip(
+                        getattr(found, name), getattr(expected[turn % 3], name), strict=True
+                    )
+                    for ours, right in pairs:
+                        np.testing.assert_array_equal(ours, right)
+    finally:
+        stop.set()
+        writer.join()
+    assert seen
+
+
+def test_a_preview_of_other_content_or_another_index_is_not_used(tmp_path: Path) -> None:
+    old, new = random_collection(1), random_collection(2)
+    none, folder = np.zeros((0, ColourBackbone.width), np.float32), tmp_path / "preview"
+    previews.save(old, none, folder, index_id="one", version=3)
+    assert previews.load(folder, old, index_id="one") is not None
+    assert previews.load(folder, new, index_id="one") is None  # the same ids
+    assert previews.load(folder, old, index_id="two") is None
+    previews.save(new, none, folder, index_id="one", version=4)
+    found = previews.read(folder)
+    assert found is not None and found.rows.checksums.tolist() == [2] * len(new)
+    for place in folder.glob("*/ids.npy"):  # one array of another version: not what was named
+        names = np.load(place)
+        np.save(place, names[::-1])
+    assert previews.read(folder) is None
+
+
+def test_a_replaced_index_is_noticed_and_says_what_to_do(folder: Path, made: Path) -> None:
+    reader = Index.open(folder, colour_model())
+    assert reader.search("red")
+    shutil.rmtree(folder)
+    with pytest.raises(NoIndexError, match="there is no index at"):
+        reader.search("red")
+    Index.create(folder, colour_model()).add(made / "videos" / "blue.mp4")
+    for ask in (lambda: reader.search("red"), reader.info, reader.verify, reader.newest):
+        with pytest.raises(IndexReplacedError, match=r"made again since it was opened: it was"):
+            ask()
+    with pytest.raises(IndexReplacedError, match=r"Open it again: Index.open\("):
+        reader.add(made / "videos")
+    assert len(Index.open(folder, colour_model())) == 1
+
+
+def test_an_index_of_another_model_at_the_same_place_is_noticed(folder: Path) -> None:
+    reader = Index.open(folder, colour_model())
+    settings = replace(reader.settings, fingerprint="another")
+    reader._store.settings = settings
+    with pytest.raises(IndexReplacedError, match="an index of the model another"):
+        reader.search("red")
+
+
+def test_an_index_without_an_id_works_on(folder: Path, made: Path) -> None:
+    import json
+
+    import lance
+
+    dataset = lance.dataset(str(folder / "segments.lance"))
+    settings = json.loads(dataset.schema.metadata[b"ucofia"])
+    assert len(settings.pop("id")) == 16
+    dataset.update_schema_metadata({"ucofia": json.dumps(settings)})
+    index = Index.open(folder, colour_model())
+    assert index.settings.id == ""
+    clip(folder.parent / "more" / "white.mp4", ["white"], seconds_each=0.5)
+    assert index.add(folder.parent / "more").added == 1
+    assert Path(index.search("white")[0].path).stem == "white"
+
+
+def broken(row: SegmentRow, name: str) -> SegmentRow:
+    vectors = getattr(row, name).copy()
+    vectors.reshape(-1)[-1] = np.inf if name == "frames" else np.nan
+    return replace(row, **{name: vectors})
+
+
+@pytest.mark.parametrize("name", ["video", "frames", "patches"])
+def test_a_row_that_is_not_finite_is_left_out_and_the_others_are_found(
+    folder: Path, made: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = Index.open(folder, colour_model())
+    rows = list(index._store.rows())
+    bad = next(row for row in rows if row.file.path.endswith("red.mp4"))
+    index._store.put([broken(bad, name)])
+    with caplog.at_level(logging.WARNING):
+        hits = Index.open(folder, colour_model()).search("green")
+    assert [Path(hit.path).stem for hit in hits] and Path(hits[0].path).stem == "green"
+    assert {Path(hit.path).stem for hit in hits} == {"green", "blue"}
+    assert all(np.isfinite(hit.score) and hit.confidence is not None for hit in hits)
+    assert "hold NaN or infinity and are left out" in caplog.text and "red.mp4" in caplog.text
+    index.compact()  # the bank is solved without it, too
+    again = Index.open(folder, colour_model()).search("green")
+    assert all(hit.confidence is not None for hit in again) and len(again) == 2
+
+
+def test_a_row_that_is_not_finite_is_refused_when_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "v" / "long.mp4", ["red", "yellow", "white"], seconds_each=40.0, rate=1)
+    clip(tmp_path / "v" / "green.mp4", ["green"])
+    clip(tmp_path / "v" / "black.mp4", ["black"])
+    original = Model.encode_with_saliency
+
+    def sick(model: Model, batch):  # type: ignore[no-untyped-def]
+        features, saliency = original(model, batch)
+        video, patches = features.video.clone(), features.patches.clone()
+        video[features.video.argmax(1) == list(COLOURS).index("black")] = torch.nan
+        patches[features.video.argmax(1) == list(COLOURS).index("white"), 0, 0] = torch.inf
+        return VideoFeatures(
+            video, features.frames, features.frame_mask, patches, features.patch_mask
+        ), saliency
+
+    monkeypatch.setattr(Model, "encode_with_saliency", sick)
+    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    report = index.add(tmp_path / "v")
+    assert report.added == 2 and 0 < report.segments < 5
+    ((failed),) = report.failed
+    assert failed.path.endswith("black.mp4") and "NaN or infinity for all" in failed.reason
+    assert any("long.mp4" in text and "was left out" in text for text in report.warnings)
+    assert Path(index.search("green")[0].path).stem == "green"
+    assert index.add(tmp_path / "v").unchanged == 2
+
+
+def test_a_removed_file_is_explained_at_the_version_of_its_hit(folder: Path, made: Path) -> None:
+    index = Index.open(folder, colour_model())
+    hit, other = index.search("red", top=2)
+    before = hit.explain()
+    index.remove(hit.path)
+    assert hit.explain() == before
+    assert index.search("red")[0].path != hit.path
+    index.compact()
+    with pytest.raises(VersionGoneError, match=r"was removed from the index .* Search again"):
+        hit.explain()
+    assert other.explain().path == other.path  # compacted, but still there
+
+
+def test_every_way_to_explain_is_as_sure_as_the_hit(folder: Path) -> None:
+    index = Index.open(folder, colour_model())
+    for hit in index.search("red"):
+        assert hit.confidence is not None
+        assert hit.explain().confidence == hit.confidence
+        assert index.explain("red", hit.segment).confidence == hit.confidence
+
+
+def test_a_similar_hit_says_why_it_cannot_explain(folder: Path, made: Path) -> None:
+    hit = Index.open(folder, colour_model()).similar(made / "videos" / "red.mp4")[0]
+    with pytest.raises(NotExplainableError, match=r"no words were asked.*index.explain\(TEXT"):
+        hit.explain()
+
+
+def test_confidence_is_promised_only_where_there_is_some(tmp_path: Path, made: Path) -> None:
+    for bank, promised in ((BANK, True), (BANK[:19], False), (None, False)):
+        index = Index.create(tmp_path / str(len(bank or ())), colour_model(), bank=bank)
+        assert index.info().has_confidence is False  # nothing is in it
+        index.add(made / "videos")
+        assert index.info().has_confidence is promised
+        assert (index.search("red")[0].confidence is not None) is promised
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    measured: list[int] = []
+    original = recalls.measure
+    monkeypatch.setattr(recalls, "measure", lambda *args: measured.append(1) or original(*args))
+    yield measured
+
+
+def test_recall_is_measured_once_where_there_is_no_preview(
+    tmp_path: Path, made: Path, counted: list[int]
+) -> None:
+    index = Index.create(tmp_path / "index", colour_model(CLIP_STRAIGHT), bank=BANK)
+    index.add(made / "videos")
+    first = index.fast_recall()
+    assert first is not None and not (tmp_path / "index" / "preview" / "preview.json").exists()
+    assert Index.open(tmp_path / "index", index.model).fast_recall() == first
+    assert len(counted) == 1
+    address = f"file-object-store://{tmp_path}/remote"
+    remote = Index.create(address, index.model, bank=BANK)
+    remote.add(made / "videos")
+    assert remote.fast_recall() == remote.fast_recall() == first
+    assert len(counted) == 2
+
+
+def test_the_preview_of_an_index_names_it(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(made / "videos")
+    found = previews.read(tmp_path / "index" / "preview")
+    assert found is not None and found.index_id == index.settings.id
+    assert index.newest().preview is not None
