@@ -1,10 +1,10 @@
-"""Encoding on a processor: the towers as their library runs them, and as we do.
+"""Encoding on a processor: the towers in floats, and as we run them.
 
     python bench/encode.py [--photos FOLDER] [--repeats 5] [--batches 1 6 12]
 
 Both sides run in this process, by turns, on one thread, in CPU seconds; the least of the repeats
 counts. Needs the packages of the starter. With photographs (and, if there is a `captions.txt` of
-lines `file#k caption`, texts) it also prints how far our vectors are from the library's.
+lines `file#k caption`, texts) it also prints how far our vectors are from those in floats.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ucofia import checkpoint
 from ucofia.encode import int8
-from ucofia.encode.starter import StarterBackbone
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.model import Model
 from ucofia.types import TextBatch, VideoBatch
 from ucofia.video.pixels import crops
@@ -45,29 +45,27 @@ def by_turns(works: list[Callable[[], object]], repeats: int) -> list[float]:
 
 def report(name: str, theirs: float, ours: float) -> None:
     print(
-        f"{name:34} library {theirs * 1e3:8.1f} ms   ours {ours * 1e3:8.1f} ms   "
+        f"{name:34} floats {theirs * 1e3:8.1f} ms   ours {ours * 1e3:8.1f} ms   "
         f"ratio {ours / theirs:.2f}"
     )
 
 
 def plainly(work: Callable[[], object]) -> object:
-    """Run as the library does: no bytes, nothing folded, no BERT of ours."""
-    kept = int8.is_idle, int8.runs_plain_bert
-    int8.is_idle = int8.runs_plain_bert = lambda tower: False
+    """Run in floats."""
+    kept = int8.is_idle
+    int8.is_idle = lambda tower: False
     try:
         return work()
     finally:
-        int8.is_idle, int8.runs_plain_bert = kept
+        int8.is_idle = kept
 
 
 def speed(model: Model, repeats: int, batches: list[int]) -> None:
     backbone = model.backbone
-    assert isinstance(backbone, StarterBackbone)
+    assert isinstance(backbone, JoinedBackbone)
 
-    def text() -> object:
-        return model.encode_text(model.tokenize([QUERY]))
-
-    report("one text, tokens included", *by_turns([lambda: plainly(text), text], 10 * repeats))
+    seconds = by_turns([lambda: model.encode_text(model.tokenize([QUERY]))], 10 * repeats)
+    print(f"one text, tokens included {seconds[0] * 1e3:.1f} ms")
     for count in batches:
         pixels = torch.randint(0, 256, (1, count, 3, 224, 224), dtype=torch.uint8)
         mask = torch.ones(1, count, dtype=torch.bool)
@@ -79,18 +77,12 @@ def speed(model: Model, repeats: int, batches: list[int]) -> None:
         plain, quick = by_turns([lambda work=tower: plainly(work), tower], repeats)
         report(f"one frame of {count}", plain / count, quick / count)
 
-        def classifier(pictures: Tensor = floats[0]) -> object:
-            return backbone.classifier(pictures)
-
-        plain, quick = by_turns([lambda work=classifier: plainly(work), classifier], repeats)
-        report("  of it the classifier", plain / count, quick / count)
-
 
 def start() -> None:
     began = time.process_time()
     model = checkpoint.load("starter")
     loaded = time.process_time()
-    assert isinstance(model.backbone, StarterBackbone)
+    assert isinstance(model.backbone, JoinedBackbone)
     with torch.inference_mode():
         int8.vision_in_bytes(model.backbone.vision.vision_model)
     print(f"loading takes {loaded - began:.2f} s, rounding the image tower to bytes", end=" ")

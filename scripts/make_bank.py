@@ -3,7 +3,8 @@
     python scripts/make_bank.py [--texts 2000] [--seed 0] > src/ucofia/data/bank.txt
 
 What people film and look for: people and what they do where, animals, vehicles, food, rooms,
-streets, nature, weather, sport, music, screens. Short queries and whole sentences, no two alike.
+streets, nature, weather, sport, music, screens. Short queries and whole sentences, no two alike,
+and then single words, so that a query of one word is judged beside others of its kind.
 """
 
 import argparse
@@ -127,6 +128,35 @@ a factory with machines|an experiment in a laboratory|a lecture|an interview|a c
 a recipe step by step|a tutorial about software|a car race|a horse race|a swimming race|
 a crowd at a demonstration|a classroom full of children|a field of flowers|fireworks|a campfire|
 a kitchen with white cupboards|a bright living room|a desert road|a frozen lake|autumn leaves"""
+WORDS = """
+aeroplane airport apple arm art baby backpack bakery ball balloon banana band bank barn basket
+bath beach beard bed bee beer bell bench bicycle bicycles bird birds birthday boat boats book
+books bottle bowl boxing boy boys bread bride bridge bus bush butterfly cake camel camera
+candle candles car cars carpet cartoon castle cat cats chair cheese chef chess chicken child
+children church cinema city climbing clock cloud clouds clown coat coffee computer concert
+cooking corn court cow cows crab crane crocodile crowd cup curtain dance dancing deer desert
+desk dinner diver diving doctor dog dogs doll dolphin donkey door dragon drawing dress driving
+drone drums duck ducks eagle egg elephant elephants face factory family farm farmer fence field
+fire fireworks fish fishing flag flower flowers fog football forest fountain fox frog fruit
+funeral garage garden gate ghost giraffe girl girls glass glasses goat gold golf grandmother
+grapes grass guitar gun gym hair hammer hand hands harbour hat helicopter helmet hiking hill
+hockey holiday horse horses hospital hotel house houses ice insect island jacket jungle
+kangaroo keyboard kids kitchen kite knife lake lamp laptop laughing leaf leaves lemon library
+lighthouse lightning lion lorry machine magic make-up man map market medal meeting men
+microphone milk mirror money monkey moon mosque motorcycle mountain mountains mouse mud museum
+mushroom music necklace needle news night nurse ocean office onion opera orange orchestra owl
+painting palm panda parade park parrot party pasta penguin people phone piano picnic pig pilot
+pizza plane plant plants plate playground police pool potato present protest puppet puppy queen
+rabbit race rain rainbow restaurant rice ring river road robot rocket roof rope rose rugby
+ruins running sailing salad sand sandwich school scissors sculpture sea seal shadow shark sheep
+ship shirt shoes shop sign singing singer skateboard skating skeleton skiing sky skyscraper
+sleeping smoke snail snake snow snowboard soldier soldiers soup spider spoon stadium stage
+stairs star stars station statue storm street strawberries suit suitcase sun sunset supermarket
+surfing surgery sushi swan swimming swimmer sword table tank taxi tea teacher temple tennis
+tent theatre thunder tiger toilet tomato toothbrush tower toy toys tractor traffic train trains
+tree trees trophy truck tunnel turtle umbrella uniform vegetables village violin volcano
+volleyball waiter wall watch water waterfall waves wedding whale wheel wheelchair wind window
+wine winter wolf woman women wood workshop worm wrestling writing yoga zebra zoo"""
 INTO_VIEW = ("a video of ", "a clip of ", "we see ")
 DOUBLED = {"run", "swim", "cut", "hug", "put", "clap", "chop", "sit"}
 IRREGULAR = {"do": "does", "have": "has", "lie": "lies"}
@@ -202,6 +232,7 @@ def main() -> None:
     found: dict[str, None] = {}
     while len(found) < arguments.texts:
         found.setdefault(text(rng))
+    found.update(dict.fromkeys(WORDS.split()))
     print("\n".join(found))
 
 

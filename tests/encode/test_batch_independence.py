@@ -11,7 +11,7 @@ import torch
 from tests import fakes, tiny
 from tests.test_starter import needs_packages, small
 from ucofia import checkpoint, starter_parts
-from ucofia.encode.starter import StarterBackbone
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.errors import SettingError, TextCutWarning
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -31,7 +31,7 @@ def texts(lengths: Sequence[int]) -> list[str]:
 
 def starter_like(folder: Path) -> Model:
     model = Model(small(folder), starter_parts.CONFIG).eval()
-    assert isinstance(model.backbone, StarterBackbone)
+    assert isinstance(model.backbone, JoinedBackbone)
     for parameter in model.backbone.text.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return model

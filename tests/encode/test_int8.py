@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
-from transformers import BertConfig, BertModel, CLIPVisionConfig, CLIPVisionModelWithProjection
+from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from tests.test_starter import needs_packages
 from ucofia import checkpoint, starter_parts
 from ucofia.encode import int8
-from ucofia.encode.efficientnet import EfficientNetLite0
 from ucofia.types import VideoBatch
 from ucofia.video.pixels import crops
 
@@ -24,12 +23,6 @@ REPOSITORY = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("UCOFIA_SHARED", REPOSITORY.parent / "shared"))
 PHOTOS = SHARED / "data" / "flickr8k_1000"
 needs_bytes = pytest.mark.skipif(not int8.has_bytes(), reason="no byte products here")
-
-
-def bert(width: int = 16) -> Any:
-    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": 50}
-    config = BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
-    return BertModel(config, add_pooling_layer=False).eval()
 
 
 def vision(width: int = int8.WIDTH_FROM, act: str = "quick_gelu") -> Any:
@@ -116,7 +109,8 @@ def test_rows_of_zeros_give_the_bias() -> None:
 
 
 def test_evening_out_channels_changes_no_output() -> None:
-    sizes = {**starter_parts.VIT_B16, "num_hidden_layers": 1, "image_size": 32}
+    sizes = {**starter_parts.VIT_B16.to_values(), "num_hidden_layers": 1, "image_size": 32}
+    del sizes["model_type"]
     model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.1)
@@ -134,20 +128,6 @@ def test_evening_out_channels_changes_no_output() -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
     name = "vision_model.encoder.layers.0.layer_norm1.weight"
     assert not torch.equal(even[name], all_layers[name])
-
-
-def test_norms_folded_into_convolutions_change_nothing() -> None:
-    net = EfficientNetLite0().eval()
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_var, 0.5, 1.5)
-            nn.init.normal_(module.running_mean, std=0.1)
-    pictures = torch.rand(2, 3, 33, 32) * 2 - 1
-    plain = net(pictures).detach()
-    with torch.no_grad():
-        torch.testing.assert_close(net(pictures), plain, rtol=1e-4, atol=1e-5)
-        net._bn0.running_mean.add_(1)  # a buffer, not a weight
-        assert not torch.allclose(net(pictures), plain)
 
 
 @pytest.mark.slow

@@ -26,20 +26,30 @@ VISION = ClipVisionConfig(
 )
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Model:
+@pytest.fixture(params=[None, 10], ids=["the vision tower's space", "a space of its own"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
-    return Model(JoinedBackbone(VISION, text), ZERO_SHOT).eval()
+    return Model(JoinedBackbone(VISION, text, width=request.param), ZERO_SHOT).eval()
 
 
-def test_both_sides_end_in_the_vision_tower_s_space(model: Model) -> None:
+def test_in_the_vision_tower_s_space_frames_are_as_it_sees_them(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    backbone = JoinedBackbone(VISION, text).eval()
+    pixels, mask = torch.randn(1, 2, 3, 32, 32), torch.ones(1, 2, dtype=torch.bool)
+    with torch.no_grad():
+        found = backbone.encode_frames(pixels, mask=mask, shifted_blocks=())
+        assert torch.equal(found[0], backbone.vision(pixels[0]))
+
+
+def test_both_sides_end_in_one_space(model: Model) -> None:
     pixels = torch.randint(0, 256, (2, 3, 3, 32, 32), dtype=torch.uint8)
     mask = torch.tensor([[True, True, True], [True, False, False]])
     with torch.no_grad():
         video = model.encode_video(VideoBatch(pixels, mask))
         (text,) = model.encode_texts(["a dog runs", "dog"])
         scores = model.score(text, video).total()
-    assert model.backbone.width == 12 == video.video.shape[-1] == text.sentence.shape[-1]
+    width = model.backbone.width
+    assert width in (10, 12) and video.video.shape[-1] == text.sentence.shape[-1] == width
     assert scores.shape == (2, 2) and scores.isfinite().all()
 
 
@@ -65,8 +75,11 @@ def test_a_saved_one_comes_back(model: Model, tmp_path: Path) -> None:
     assert loaded.backbone.stop_words == model.backbone.stop_words
 
 
-def test_projections_learn_at_the_rate_of_what_is_new(model: Model) -> None:
-    assert set(model.backbone.fresh) == {"sentence_projection", "word_projection"}
+def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    model = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT)
+    named = {name.split(".")[0] for name, _ in model.backbone.named_parameters()}
+    assert set(model.backbone.fresh) == named - {"vision", "text"}
 
 
 def test_token_shift_is_refused(model: Model) -> None:

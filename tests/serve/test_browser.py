@@ -343,7 +343,7 @@ def test_the_first_page_has_videos_and_words_to_begin_with(visit: Callable[..., 
     assert page.evaluate("document.activeElement.id") == "q"
     page.wait_for_selector("#status:has-text('4 videos')")
     page.click("#status")
-    assert "4, 10 s in all" in page.inner_text("#about")
+    assert "4, 12 s in all" in page.inner_text("#about")
     assert "ucofia index" in page.inner_text("#add")
 
 

@@ -74,13 +74,23 @@ class Bert(nn.Module):
         self, ids: Int[Tensor, "t w"], mask: Bool[Tensor, "t w"]
     ) -> Float[Tensor, "t w d"]:
         """Return the last hidden states; padding is attended to by nobody."""
+        return self.run(self.embed(ids), mask)
+
+    def embed(self, ids: Int[Tensor, "t w"]) -> Float[Tensor, "t w d"]:
+        """Return what the first block sees."""
         table = self.embeddings
-        positions = torch.arange(ids.shape[1], device=ids.device)
         kinds: Any = table["token_type_embeddings"]
         x: Tensor = table["word_embeddings"](ids) + kinds.weight[0]
-        x = table["LayerNorm"](x + table["position_embeddings"](positions))
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        embedded: Tensor = table["LayerNorm"](x + table["position_embeddings"](positions))
+        return embedded
+
+    def run(
+        self, x: Float[Tensor, "t w d"], mask: Bool[Tensor, "t w"], blocks: slice = slice(None)
+    ) -> Float[Tensor, "t w d"]:
+        """Pass hidden states through all blocks, or through some of them."""
         attended = None if bool(mask.all()) else mask[:, None, None]
-        for block in cast(nn.ModuleList, self.encoder["layer"]):
+        for block in cast(nn.ModuleList, self.encoder["layer"])[blocks]:
             x = self._through(block, x, attended)
         return x
 

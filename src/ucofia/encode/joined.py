@@ -1,10 +1,11 @@
 """A vision tower and a text tower of different origin in one space (locked-image tuning).
 
-The space is the vision tower's. Two learned projections take the text tower's sentence and each of
-its words there; the vision tower may stay as it was published, so that what it has encoded, an
-index for instance, stays valid whichever text tower reads it. Either side can be frozen or
-trained. This is how a text tower of another language, or a newer one, learns to use eyes that
-exist already; the starter is one of these.
+Learned projections join them. Without a width of its own the space is the vision tower's: what it
+has encoded, an index for instance, stays valid whichever text tower reads it, and the text side
+must learn everything. With a width, frames are projected as well and normalised there; with few
+captioned pictures that generalises far better (docs/experiments.md), so the starter does it.
+Either tower can be frozen or trained. This is how a text tower of another language, or a newer
+one, learns to use eyes that exist already.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
 from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
@@ -34,13 +36,14 @@ ENGLISH_STOP_WORDS = tuple(
 class JoinedBackbone(nn.Module):
     """CLIP's vision tower beside any text encoder, with learned projections between them."""
 
-    fresh: tuple[str, ...] = ("sentence_projection", "word_projection")
+    fresh: tuple[str, ...] = ("frame_projection", "sentence_projection", "word_projection")
 
     def __init__(
         self,
         vision: ClipVisionConfig,
         text: SentenceTower,
         *,
+        width: int | None = None,
         stop_words: Sequence[str] = ENGLISH_STOP_WORDS,
         card: str = "",
     ) -> None:
@@ -49,9 +52,10 @@ class JoinedBackbone(nn.Module):
         self.text = text
         self.card = card
         self.stop_words = frozenset(stop_words)
-        self.width: int = vision.projection_dim
+        self.width: int = width or vision.projection_dim
         self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD)
         self.logit_scale = LOGIT_SCALE
+        self.frame_projection = nn.Linear(vision.projection_dim, width) if width else None
         self.sentence_projection = nn.Linear(text.width, self.width)
         self.word_projection = nn.Linear(text.width, self.width)
 
@@ -60,7 +64,7 @@ class JoinedBackbone(nn.Module):
         """Build the towers from plain values, with fresh weights."""
         text = SentenceTower.from_description(values["text"], tokenizer)
         vision = ClipVisionConfig.from_values(values["vision"])
-        return cls(vision, text, stop_words=values["stop_words"], card=values.get("card", ""))
+        return cls(vision, text, width=values["width"], stop_words=values["stop_words"])
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""
@@ -68,6 +72,7 @@ class JoinedBackbone(nn.Module):
             "family": FAMILY,
             "vision": self.vision.config.to_values(),
             "text": self.text.describe(),
+            "width": None if self.frame_projection is None else self.width,
             "stop_words": sorted(self.stop_words),
         }
 
@@ -96,9 +101,10 @@ class JoinedBackbone(nn.Module):
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Project every token, and the sentence, into the vision tower's space."""
+        """Project the unit vectors of every token, and of the sentence, into the joint space."""
         words, sentence = self.text.encode_words(batch)
-        return self.word_projection(words), self.sentence_projection(sentence)
+        word, whole = normalize(words, dim=-1), normalize(sentence, dim=-1)
+        return self.word_projection(word), self.sentence_projection(whole)
 
     def encode_frames(
         self,
@@ -112,6 +118,8 @@ class JoinedBackbone(nn.Module):
             rule = "a joined backbone's tower was not trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
         tokens: Tensor = self.vision(pixels[mask])
+        if self.frame_projection is not None:
+            tokens = normalize(self.frame_projection(tokens), dim=-1)
         padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
         padded[mask] = tokens
         return padded

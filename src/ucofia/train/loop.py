@@ -80,7 +80,8 @@ def train(
 
     Example:
         >>> settings = TrainSettings(recipe=preset("ucofia").train)      # doctest: +SKIP
-        >>> train(model, data, out=Path("run"), settings=settings)["test"]["t2v"]["R@1"]
+        >>> found = train(model, data, out=Path("run"), settings=settings)  # doctest: +SKIP
+        >>> found["test"]["t2v"]["R@1"]                                  # doctest: +SKIP
     """
     folder, world = RunFolder(out), world or World()
     for split in data.benchmark.splits:

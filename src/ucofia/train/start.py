@@ -24,7 +24,6 @@ from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.starter import StarterBackbone
 from ucofia.errors import SettingError
 from ucofia.model import Model
 from ucofia.presets import Preset
@@ -118,8 +117,6 @@ def _vision_of(name: str) -> ClipVision:
         state = {
             prefix + key: value for prefix, own in parts.items() for key, value in own.items()
         }
-    elif isinstance(towers, StarterBackbone):
-        values, state = towers.describe()["vision"], towers.vision.state_dict()
     else:
         raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
     tower = ClipVision(ClipVisionConfig.from_values(values))
