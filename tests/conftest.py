@@ -1,5 +1,6 @@
 """Switch on the axis checks of the numeric modules and keep every test on one seed and thread."""
 
+import logging
 from collections.abc import Iterator
 
 from jaxtyping import install_import_hook
@@ -32,3 +33,14 @@ def _fixed_seed() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _untouched_logs() -> Iterator[None]:
+    """Commands set up the package's log for a process of their own."""
+    logs = [logging.getLogger(name) for name in ("ucofia", "ucofia.access")]
+    before = [(log.handlers[:], log.level, log.propagate) for log in logs]
+    yield
+    for log, (handlers, level, propagates) in zip(logs, before, strict=True):
+        log.handlers[:], log.propagate = handlers, propagates
+        log.setLevel(level)

@@ -249,7 +249,9 @@ def test_what_can_only_be_a_path_is_not_looked_for_on_a_hub(name: str) -> None:
 
 
 def test_a_run_without_a_model_yet_says_how_to_get_one(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").open({"seed": 1})
+    run = RunFolder(tmp_path / "run")
+    with run.locked():
+        run.open({"seed": 1})
     with pytest.raises(
         UnfinishedRunError, match=r"without a validated epoch.*`ucofia train` command"
     ):

@@ -60,7 +60,7 @@ def test_a_second_writer_says_for_whom_it_waits_and_gives_up_in_time(
     said: list[str] = []
     with writer_lock(str(folder), verb="add") as is_held:
         assert is_held and is_being_written(str(folder))
-        with caplog.at_level(logging.INFO), pytest.raises(IndexBusyError) as refused:
+        with caplog.at_level(logging.INFO, "ucofia"), pytest.raises(IndexBusyError) as refused:
             Index.open(folder, colour_model()).add(
                 made / "videos", lock_timeout=0.1, progress=lambda what, *_: said.append(what)
             )

@@ -124,6 +124,7 @@ def test_the_command_writes_and_names_both_files(
         registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_benchmark())
     )
     checkpoint.save(tiny_model(), tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text('{"dataset": "shapes"}')
     out = tmp_path / "picture"
     arguments = ["--model", str(tmp_path / "run"), "--out", str(out)]
     assert main(["figure", "levels", *arguments]) == 0

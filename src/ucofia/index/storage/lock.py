@@ -140,9 +140,10 @@ def _acquire(lock: FileLock, path: str, timeout: float | None, progress: Progres
             lock.acquire(timeout=max(0.0, left) if is_waiting else 0.0)
             return True
         except Timeout:
-            is_waiting = True
+            was_told, is_waiting = is_waiting, True
             holder = _holder(path)
-            if timeout is not None and time.monotonic() - began >= timeout:
+            is_late = timeout is not None and time.monotonic() - began >= timeout
+            if timeout is not None and is_late and (was_told or timeout <= 0):
                 raise IndexBusyError(path, holder, timeout) from None
             logger.info("waiting for %s, which writes to %s", holder, path)
             if progress is not None:
