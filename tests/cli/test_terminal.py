@@ -16,6 +16,7 @@ from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
+from ucofia.index.results.hits import Hit
 
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
@@ -130,3 +131,20 @@ def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]
     assert places == sorted(places)
     verbs = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     assert all(verb.rich_help_panel != "Other" for verb in verbs)
+
+
+def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
+    from ucofia.cli.search import print_hits
+
+    def hit(path: str, confidence: float | None, is_match: bool | None) -> Hit:
+        return Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
+
+    print_hits([hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)])
+    assert capsys.readouterr().out.splitlines() == [
+        "  1  strong match  b  at 0:05",
+        "less likely:",
+        "  2  maybe         a  at 0:05",
+        "  3  no match      c  at 0:05",
+    ]
+    print_hits([hit("a", None, None)])
+    assert capsys.readouterr().out == "  1  a  at 0:05\n"

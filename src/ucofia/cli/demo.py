@@ -61,9 +61,10 @@ def demo(
 
 
 def _show(text: str, hits: "list[Hit]") -> None:
+    from ucofia.index.results.match import match_word
+
     found = any(hit.is_match for hit in hits)
     show("", f'"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))
     for hit in hits:
-        sure = "" if hit.confidence is None else f"{hit.confidence:4.0%}"
-        mark = "*" if hit.is_match else " "
-        show(f" {mark} {sure:>5}  {Path(hit.path).name:28} at {clock(hit.best_second)}")
+        word = match_word(hit.confidence, hit.is_match) or ""
+        show(f"  {word:12}  {Path(hit.path).name:28} at {clock(hit.best_second)}")

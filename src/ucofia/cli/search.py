@@ -110,7 +110,7 @@ def describe(
         show_json(hits)
         return 0
     for number, hit in enumerate(hits, 1):
-        show(f"{number:>3}  {hit.score:8.2f}  {hit.text}")
+        show(f"{number:>3}  {hit.text}")
     return 0
 
 
@@ -156,16 +156,20 @@ def _print(texts: list[str] | None, answers: "list[list[Hit]]", *, json: bool) -
 
 
 def print_hits(hits: "list[Hit]") -> None:
-    """Print hits as a table for people."""
-    for number, hit in enumerate(hits, 1):
-        levels = "  ".join(f"{name} {value:.2f}" for name, value in hit.levels.items())
-        sure = "" if hit.confidence is None else f"{hit.confidence:4.0%}  "
-        mark = " (no match)" if hit.is_match is False else ""
-        show(f"{number:>3}  {sure}{hit.score:8.2f}  {hit.path}  at {clock(hit.best_second)}{mark}")
-        show(f"     {levels}")
+    """Print hits as a table for people: matches first, how sure in words; scores are in --json."""
+    from ucofia.index.results.match import match_word
+
+    matches = [hit for hit in hits if hit.is_match is not False]
+    others = [hit for hit in hits if hit.is_match is False]
+    for number, hit in enumerate([*matches, *others], 1):
+        if matches and others and number == len(matches) + 1:
+            show("less likely:")
+        word = match_word(hit.confidence, hit.is_match)
+        sure = f"{word:<12}  " if word else ""
+        show(f"{number:>3}  {sure}{hit.path}  at {clock(hit.best_second)}")
         for moment in hit.moments:
             if moment.score > hit.score - 0.1 * abs(hit.score):
-                show(f"     also at {clock(moment.best_second)} ({moment.score:.2f})")
+                show(f"     {' ' * len(sure)}also at {clock(moment.best_second)}")
 
 
 def filters_of(
