@@ -123,9 +123,10 @@ def index_command(
 @app.command()
 def info(index: IndexOption = None, json: JsonOption = False) -> int:
     """Tell what an index holds, its model, whether it wants care, and which files failed."""
-    from ucofia.index.index import Index
+    from ucofia.index.info import info as count  # not the whole Index, which costs torch
+    from ucofia.index.storage.store import Store
 
-    facts = Index.open(index_here(index)).info().to_dict()
+    facts = count(Store.open(index_here(index))).to_dict()
     if json:
         show_json(facts)
         return 0
@@ -267,4 +268,6 @@ def _tell(report: "AddReport", opened: "Index") -> None:
         talk(f"  warning: {warning}")
     if report.missing:
         talk(f"  {len(report.missing)} files are gone; forget them with --prune")
-    talk(f"  {len(opened)} segments in {opened.path}, {report.seconds:.1f} s")
+    spent = ", ".join(f"{name} {value:.1f}" for name, value in report.spent.items())
+    took = f"{report.seconds:.1f} s" + (f" ({spent})" if spent else "")
+    talk(f"  {len(opened)} segments in {opened.path}, {took}")

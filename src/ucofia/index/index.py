@@ -31,6 +31,7 @@ from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
@@ -222,7 +223,7 @@ class Index:
             IndexWriteError: The index cannot be written; what was committed before stays.
         """
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        model = self.model
+        model, watch = self.model, Stopwatch()
         with self._writing("add", lock_timeout, progress) as is_locked:
             report = ingest.add(
                 self._store,
@@ -237,8 +238,13 @@ class Index:
             self._store.index_paths()
             self._store.refresh()
             collection = usable_collection(self._store)
-            bank = banks.update(self._store, model, collection, progress)
-            update_preview(self._store, collection, bank, model, is_locked=is_locked)
+            with watch.stage("bank"):
+                bank = banks.update(self._store, model, collection, progress)
+            with watch.stage("preview"):
+                update_preview(self._store, collection, bank, model, is_locked=is_locked)
+        spent = report.spent | watch.seconds
+        report.spent = {name: value for name, value in spent.items() if value >= 0.05}
+        report.seconds = watch.total
         return report
 
     def search(

@@ -24,6 +24,7 @@ from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.limits import Limits
@@ -59,7 +60,9 @@ class AddReport:
     failed: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     segments: int = 0  # rows written
-    seconds: float = 0.0
+    seconds: float = 0.0  # altogether, by the clock
+    spent: dict[str, float] = field(default_factory=dict)  # seconds: decode (waited for), encode,
+    # commit, bank, preview
 
 
 @dataclass
@@ -95,12 +98,13 @@ def add(
     Files that broke a limit or the decoder get another chance, unless `retry` is False; files
     whose bytes are no video only when they have changed.
     """
-    began = time.monotonic()
+    watch = Stopwatch()
     found = list(discover.find(paths))
     logger.info("looking at %d files with %d workers", len(found), workers)
-    run = _Run(store, model, found, progress, retry=retry)
+    run = _Run(store, model, found, progress, watch, retry=retry)
     try:
-        for result in decode_many(run.requests(), workers=workers, limits=limits):
+        decoded = decode_many(run.requests(), workers=workers, limits=limits)
+        for result in watch.waiting("decode", decoded):
             run.take(result)
         run.encode()
     finally:
@@ -118,7 +122,7 @@ def add(
         run.report.removed = len(gone)
     else:
         run.report.missing = gone
-    run.report.seconds = time.monotonic() - began
+    run.report.seconds, run.report.spent = watch.total, watch.seconds
     return run.report
 
 
@@ -131,10 +135,11 @@ class _Run:
         model: Model,
         found: Sequence[FoundFile],
         progress: Progress | None,
+        watch: Stopwatch,
         *,
         retry: bool,
     ) -> None:
-        self.store, self.model, self.progress = store, model, progress
+        self.store, self.model, self.progress, self._watch = store, model, progress, watch
         self.report = AddReport()
         self.known = store.files()
         self.total = len(found)
@@ -222,7 +227,8 @@ class _Run:
         for start in range(0, len(now), ENCODE_CLIPS):
             some = now[start : start + ENCODE_CLIPS]
             clips = [(self._open[path].identity, *rest) for path, *rest in some]
-            encoded = encode.rows(self.model, clips)  # type: ignore[arg-type]
+            with self._watch.stage("encode"):
+                encoded = list(encode.rows(self.model, clips))  # type: ignore[arg-type]
             for (path, *_, clip), row in zip(some, encoded, strict=True):
                 self._keep(path, clip, row)
         for path in [path for path, opened in self._open.items() if opened.is_complete]:
@@ -254,7 +260,8 @@ class _Run:
         """Make everything complete part of the index."""
         self._copy()  # before rows that are to be copied are replaced
         if self._rows:
-            self.store.put(self._rows, replacing=self._replaced)
+            with self._watch.stage("commit"):
+                self.store.put(self._rows, replacing=self._replaced)
             for path in self._replaced:
                 self._stored.pop(path, None)
             self._stored |= {row.file.path: row.file.content_hash for row in self._rows}

@@ -9,23 +9,22 @@ until the next writer computes it again, with the same result.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from ucofia import scratch_array
-from ucofia.checkpoint import locate
 from ucofia.errors import SettingError
 from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.confidence import Calibration, Confidence, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, Table
 from ucofia.index.storage.store import Store
-from ucofia.model import Model
-from ucofia.similarity import normalise
-from ucofia.types import Progress, TextFeatures
+
+if TYPE_CHECKING:  # costs torch, which reading a bank does not need
+    from ucofia.model import Model
+    from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
 BANK_SEGMENTS_AT_ONCE = 64
@@ -97,6 +96,8 @@ class Normalisation:
 
 def texts_of(model: str) -> list[str]:
     """The texts that a model brings: one per line in its folder's `bank/texts.txt`."""
+    from ucofia.checkpoint import locate
+
     file = locate(model) / "bank" / "texts.txt"
     return file.read_text().splitlines() if model and file.is_file() else []
 
@@ -142,7 +143,7 @@ def _unsolved(texts: Sequence[str]) -> Bank:
 
 
 def update(
-    store: Store, model: Model, collection: Collection, progress: Progress | None = None
+    store: Store, model: "Model", collection: Collection, progress: "Progress | None" = None
 ) -> Bank | None:
     """Give every segment its biases: solve if that was never done, else extend to what is new.
 
@@ -185,15 +186,17 @@ def _count(store: Store, bank: Bank, changed: int) -> Bank:
 
 def solve(
     store: Store,
-    model: Model,
+    model: "Model",
     collection: Collection,
     bank: Bank,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
 ) -> Bank:
     """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
+    from ucofia.similarity import normalise
+
     if not len(collection):
         return bank
-    text = list(model.encode_texts(bank.texts))
+    text = _encoded(model, bank, progress)
     names = list(model.levels())
     room = scratch_array.empty((len(names), len(bank.texts), len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
@@ -241,13 +244,15 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
 
 def _extend(
     store: Store,
-    model: Model,
+    model: "Model",
     collection: Collection,
     bank: Bank,
     rows: Array,
-    progress: Progress | None,
+    progress: "Progress | None",
 ) -> Bank:
-    text = list(model.encode_texts(bank.texts))
+    from ucofia.similarity import normalise
+
+    text = _encoded(model, bank, progress)
     parts: list[Table] = []
     best = bank.best.copy()
     for some, scores in _scored(model, text, collection, rows, progress):
@@ -266,14 +271,28 @@ def _extend(
     return counted
 
 
+def _encoded(model: "Model", bank: Bank, progress: "Progress | None") -> "list[TextFeatures]":
+    """Encode the texts of the bank, some at a time."""
+    found: list[TextFeatures] = []
+    done = 0
+    for some in model.encode_texts(bank.texts):
+        found.append(some)
+        done += len(some.sentence)
+        if progress is not None:
+            progress("encoding the bank", done, len(bank.texts))
+    return found
+
+
 def _scored(
-    model: Model,
-    text: Sequence[TextFeatures],
+    model: "Model",
+    text: "Sequence[TextFeatures]",
     collection: Collection,
     rows: Array,
-    progress: Progress | None,
+    progress: "Progress | None",
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Yield some rows and, per level, the scores of all bank texts for them."""
+    import torch
+
     for start in range(0, len(rows), BANK_SEGMENTS_AT_ONCE):
         some = rows[start : start + BANK_SEGMENTS_AT_ONCE]
         with torch.inference_mode():
@@ -285,7 +304,7 @@ def _scored(
 
 
 def _nulls(
-    model: Model, scores: dict[str, Array], biases: dict[str, Array]
+    model: "Model", scores: dict[str, Array], biases: dict[str, Array]
 ) -> tuple[Array, Array, Array]:
     """Mean and deviation of the bank's totals per segment, and the best value of each text."""
     weights = {level.name: level.weight for level in model.config.levels}

@@ -9,13 +9,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 
 from ucofia.index.storage.schema import Array, SegmentInfo
-from ucofia.types import VideoFeatures
+
+if TYPE_CHECKING:  # torch takes seconds to import, and `ucofia info` needs none of it
+    import torch
+
+    from ucofia.types import VideoFeatures
 
 # Half-precision numbers whose exponent is all ones are infinite or not numbers.
 _EXPONENT, _SIGNLESS = np.uint16(0x7C00), np.uint16(0x7FFF)
@@ -56,8 +60,10 @@ class Column:
             out[here] = self.pieces[which][offset[here]]
         return out
 
-    def take_into(self, rows: Array, out: torch.Tensor) -> None:
+    def take_into(self, rows: Array, out: "torch.Tensor") -> None:
         """Gather some rows into the beginning of a tensor of any precision."""
+        import torch
+
         n = len(rows)
         piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
         if (np.diff(offset) == 1).all() and (piece == piece[0]).all():
@@ -138,8 +144,11 @@ class Collection:
                 found[some] |= ~is_finite(column.take(rows[some]))
         return rows[found]
 
-    def features(self, rows: Array, *, device: torch.device | str = "cpu") -> VideoFeatures:
+    def features(self, rows: Array, *, device: "torch.device | str" = "cpu") -> "VideoFeatures":
         """Return the vectors of some rows in single precision."""
+        import torch
+
+        from ucofia.types import VideoFeatures
 
         def tensor(column: Column) -> torch.Tensor:
             return torch.from_numpy(column.take(rows).astype(np.float32))
@@ -152,8 +161,10 @@ class Collection:
             patch_mask=torch.from_numpy(self.patch_mask[rows]),
         ).to(device)
 
-    def bias(self, rows: Array) -> dict[str, torch.Tensor]:
+    def bias(self, rows: Array) -> "dict[str, torch.Tensor]":
         """Return the biases of some rows, level by level."""
+        import torch
+
         return {name: torch.from_numpy(values[rows]) for name, values in self.biases.items()}
 
 
@@ -167,7 +178,7 @@ def is_finite(vectors: Float[Array, "n ..."]) -> Bool[Array, " n"]:
 
 
 def in_memory(
-    features: VideoFeatures,
+    features: "VideoFeatures",
     *,
     names: Sequence[str] | None = None,
     biases: Mapping[str, Array] | None = None,
@@ -177,7 +188,7 @@ def in_memory(
     names = names or [f"{row:0{width}}" for row in range(len(features))]
     segments = [SegmentInfo(name, name, 0, 0.0, 0.0, 0.0, 0, 0, "", (), 0) for name in names]
 
-    def column(tensor: torch.Tensor) -> Column:
+    def column(tensor: "torch.Tensor") -> Column:
         return Column.of(tensor.detach().cpu().numpy())
 
     return Collection(

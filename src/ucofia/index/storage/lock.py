@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -29,7 +30,9 @@ from ucofia.index.storage.location import (
     is_remote,
     writing,
 )
-from ucofia.types import Progress
+
+if TYPE_CHECKING:  # costs torch
+    from ucofia.types import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ def writer_lock(
     *,
     verb: str,
     timeout: float | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
 ) -> Iterator[bool]:
     """Wait until nobody else writes to an index, then hold its lock; yields whether it is held.
 
@@ -129,7 +132,9 @@ def making(path: str) -> Iterator[None]:
             marker.unlink()
 
 
-def _acquire(lock: FileLock, path: str, timeout: float | None, progress: Progress | None) -> bool:
+def _acquire(
+    lock: FileLock, path: str, timeout: float | None, progress: "Progress | None"
+) -> bool:
     """Acquire a lock; False where the file system has none."""
     began, is_waiting = time.monotonic(), False
     while True:

@@ -1,0 +1,58 @@
+"""Where the time goes: what a verb loads, and what `index` says about its own time."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fakes import ColourBackbone, clip, colour_model
+
+from ucofia import checkpoint
+from ucofia.cli import main
+from ucofia.index.index import Index
+from ucofia.types import TextBatch
+
+HEAVY = ("torch", "transformers", "matplotlib", "fastapi", "ray")
+
+
+@pytest.mark.parametrize("verb", ["--help", "info"])
+def test_verbs_that_only_look_load_nothing_heavy(verb: str, tmp_path: Path) -> None:
+    Index.create(tmp_path / "index", colour_model(), bank=["red"])
+    code = f"""
+import sys
+from ucofia.cli import main
+code = main([{verb!r}])
+loaded = [name for name in {HEAVY} if name in sys.modules]
+sys.exit(code or (f"loaded {{loaded}}" if loaded else 0))
+"""
+    env = os.environ | {"UCOFIA_INDEX": str(tmp_path / "index")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_report_says_what_the_time_was_spent_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encode_words = ColourBackbone.encode_words
+
+    def slow(self: ColourBackbone, batch: TextBatch):  # type: ignore[no-untyped-def]
+        time.sleep(0.2)
+        return encode_words(self, batch)
+
+    monkeypatch.setattr(ColourBackbone, "encode_words", slow)
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
+    clip(tmp_path / "v" / "red.mp4", ["red"], seconds_each=0.5)
+    index = Index.create(tmp_path / "index", "colours", bank=["red", "blue"])
+    said: list[str] = []
+    report = index.add(tmp_path / "v", progress=lambda what, done, total: said.append(what))
+    assert {"indexing", "encoding the bank", "scoring the bank"} <= set(said)
+    assert report.spent["bank"] >= 0.2 and report.spent["decode"] > 0
+    assert sum(report.spent.values()) <= report.seconds
+    clip(tmp_path / "v" / "blue.mp4", ["blue"], seconds_each=0.5)
+    assert main(["index", str(tmp_path / "v"), "--index", str(tmp_path / "index")]) == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert " s (" in last and "bank 0." in last
