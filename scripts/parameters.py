@@ -2,10 +2,12 @@
 
     python scripts/parameters.py
 
-Builds both models on ViT-B/32 with fresh weights; no download is needed to count.
+Builds the models with fresh weights on a device without memory; no download is needed to count.
+UCoFiA is also counted on the larger towers of OpenAI's CLIP.
 """
 
 from collections import Counter
+from typing import Any
 
 import torch
 
@@ -25,6 +27,20 @@ VIT_B32 = {
     },
     "text_config": {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8},
 }
+VIT_L14 = {
+    "projection_dim": 768,
+    "vision_config": {
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "patch_size": 14,
+        "image_size": 224,
+    },
+    "text_config": {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12},
+}
+VIT_L14_336 = {**VIT_L14, "vision_config": {**VIT_L14["vision_config"], "image_size": 336}}
+TOWERS = {"ViT-B/32": VIT_B32, "ViT-L/14": VIT_L14, "ViT-L/14 at 336 px": VIT_L14_336}
 PAPER = {"ucofia-msrvtt": 166, "x-clip": 164}
 PARTS = {
     "backbone.vision": "vision tower",
@@ -45,17 +61,27 @@ def part(name: str) -> str:
     raise KeyError(name)
 
 
+def count(name: str, towers: dict[str, Any]) -> Counter[str]:
+    with torch.device("meta"):
+        model = Model(ClipBackbone.from_geometry(towers), PRESETS[name].model)
+    counts: Counter[str] = Counter()
+    for parameter_name, parameter in model.named_parameters():
+        counts[part(parameter_name)] += parameter.numel()
+    return counts
+
+
 def main() -> None:
     for name, paper in PAPER.items():
-        with torch.device("meta"):
-            model = Model(ClipBackbone.from_geometry(VIT_B32), PRESETS[name].model)
-        counts: Counter[str] = Counter()
-        for parameter_name, parameter in model.named_parameters():
-            counts[part(parameter_name)] += parameter.numel()
+        counts = count(name, VIT_B32)
         print(f"{name}: {counts.total() / 1e6:.2f} M (the paper: {paper} M)")
-        for meaning, count in counts.items():
-            print(f"  {meaning:32} {count:>12,}")
+        for meaning, parameters in counts.items():
+            print(f"  {meaning:32} {parameters:>12,}")
         print()
+    print("| towers | towers alone | with UCoFiA |\n|---|---|---|")
+    for meaning, towers in TOWERS.items():
+        counts = count("ucofia", towers)
+        alone = counts["vision tower"] + counts["text tower"]
+        print(f"| {meaning} | {alone / 1e6:.2f} M | {counts.total() / 1e6:.2f} M |")
 
 
 if __name__ == "__main__":

@@ -11,29 +11,28 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ucofia import convert, starter_parts
+from ucofia import convert, sharing, starter_parts
 from ucofia.atomic import atomic_write, write_atomic
 from ucofia.config import ModelConfig, model_config, to_dict
+from ucofia.encode import families
 from ucofia.encode.backbone import Backbone
-from ucofia.encode.clip import ClipBackbone
-from ucofia.encode.clip_vip import ClipVipBackbone
-from ucofia.encode.joined import FAMILY as JOINED
-from ucofia.encode.joined import JoinedBackbone
-from ucofia.encode.precomputed import FeaturesBackbone
-from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
-from ucofia.encode.skip_init import Undrawn
+from ucofia.encode.skip_init import SkipInit
 from ucofia.errors import (
     CheckpointError,
     NewerFormatError,
+    UCoFiAError,
     UnfinishedRunError,
     UnknownNameError,
 )
 from ucofia.model import Model
-from ucofia.presets import BACKBONES, ZERO_SHOT
+from ucofia.presets import BACKBONES, zero_shot
 
 FORMAT = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 RUN = "run.json"  # in the folder of a training, beside its best model so far
+MOST_CONFIG_BYTES = 16 * 2**20
+MOST_LAYERS, MOST_NUMBER = 512, 2**24
+_OURS = {"format", "model", "backbone"}
 _FILE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 
 
@@ -54,6 +53,31 @@ def save(model: Model, folder: Path | str) -> None:
     write_atomic(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
 
 
+def write_card(folder: Path) -> None:
+    """Write a model card if there is none: what it is, what it came from, how to load it."""
+    card = folder / CARD
+    if card.is_file() or not is_model_folder(folder):
+        return
+    model = load(folder)
+    levels = ", ".join(f"{level.name} ({level.aggregation})" for level in model.config.levels)
+    family = model.backbone.describe()["family"]
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    text = f"""---
+library_name: ucofia
+pipeline_tag: text-to-video-retrieval
+---
+# {folder.name}
+
+A text-video retrieval model of the package `ucofia`: backbone `{family}`, {millions:.1f} M
+parameters, levels {levels}, {model.config.frames} frames, {model.config.words} words.
+
+    ucofia index ~/Videos --model NAME
+
+Fingerprint `{model.fingerprint()}`. No results were recorded beside the weights.
+"""
+    write_atomic(card, text)
+
+
 def load(
     name: str | Path,
     *,
@@ -62,26 +86,50 @@ def load(
 ) -> Model:
     """Load a model by name, folder or file, ready for use.
 
-    `config` puts other parts than the zero-shot ones on a bare backbone.
+    Args:
+        name: `"starter"`, a name that `ucofia models` lists, a folder that `save` or training
+            wrote, `user/name` on the hub (a model that was pushed, or any backbone of
+            transformers), a transformers folder, or a checkpoint file of OpenAI, open_clip, the
+            authors or a peer. Nothing in any of them is run.
+        config: The parts to put on a bare backbone, instead of the zero-shot ones that fit it.
+        device: Where the weights shall be, such as `"cuda"`.
+
+    Returns:
+        The model in evaluation mode. Its `source` is where an index finds it again.
+
+    Raises:
+        CheckpointError: There is no such folder or file, or it is not what it claims to be.
+        CheckpointMismatchError: Tensors are missing, too many, or of another shape.
+        HubError: The hub cannot be reached, or has no such model.
+        UnknownNameError: No model has this name; the nearest one is told.
+
+    Example:
+        >>> load("clip-vit-b23")
+        Traceback (most recent call last):
+        ucofia.errors.UnknownNameError: unknown model 'clip-vit-b23'; did you mean 'clip-vit-b32'?
     """
     path = locate(name)
     if is_name(name) and name != starter_parts.NAME:
-        model = Model(_pretrained(str(name)), config or ZERO_SHOT)
+        model = _untrained(_pretrained(str(name)), config)
     elif is_model_folder(path):
         if config is not None:
             raise CheckpointError(path, "a trained model brings its own settings")
         model = _load_folder(path)
     elif path.is_file():
         model = _load_file(path, config)
+    elif shared := _shared_folder(str(name)):
+        if config is not None:
+            raise CheckpointError(name, "a trained model brings its own settings")
+        model = _load_folder(shared)
     else:
-        model = Model(_pretrained(str(name)), config or ZERO_SHOT)
+        model = _untrained(_pretrained(str(name)), config)
     model.source = str(path.absolute() if path.exists() and not is_name(name) else name)
     return model.eval().to(device)
 
 
 def is_name(name: str | Path) -> bool:
     """Tell a name that this package knows from a folder, file or hub name."""
-    return name == starter_parts.NAME or name in BACKBONES
+    return name == starter_parts.NAME or name in BACKBONES or name in families.installed()
 
 
 def locate(name: str | Path) -> Path:
@@ -100,22 +148,59 @@ def locate(name: str | Path) -> Path:
 def is_model_folder(path: Path) -> bool:
     """Tell a folder that `save` wrote from a transformers folder."""
     try:
-        settings = json.loads((path / CONFIG).read_text())
-    except (OSError, ValueError):
+        settings = _read_settings(path)
+    except (OSError, CheckpointError):
         return False
-    return isinstance(settings, dict) and {"format", "model", "backbone"} <= settings.keys()
+    return _OURS <= settings.keys()
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Read a config.json, ours or transformers'; it is small, flat and without absurd numbers."""
+    path = folder / CONFIG
+    if path.stat().st_size > MOST_CONFIG_BYTES:
+        raise CheckpointError(path, f"it is larger than {MOST_CONFIG_BYTES // 2**20} MB")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(path, f"it is not JSON ({type(error).__name__})") from error
+    if not isinstance(settings, dict):
+        raise CheckpointError(path, "it is not a table of settings")
+    return settings
+
+
+def _require_possible(values: Any, path: Path, key: str = "") -> None:
+    """Refuse sizes that no model has before anything is built by them."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            _require_possible(value, path, str(name))
+    elif isinstance(values, list):
+        for value in values:
+            _require_possible(value, path, key)
+    elif isinstance(values, int | float) and not isinstance(values, bool):
+        most = MOST_LAYERS if "layers" in key else MOST_NUMBER
+        if not abs(values) <= most:
+            raise CheckpointError(path, f"{key} is {values}; a model has at most {most}")
 
 
 def _load_folder(folder: Path) -> Model:
-    settings = json.loads((folder / CONFIG).read_text())
-    if settings["format"] > FORMAT:
-        raise NewerFormatError(folder, settings["format"], FORMAT)
-    with Undrawn():
-        backbone = _fresh_backbone(settings["backbone"], folder)
-        model = Model(backbone, model_config(settings["model"]))
+    settings = _read_settings(folder)
+    made_for = settings["format"]
+    if not isinstance(made_for, int) or made_for > FORMAT:
+        raise NewerFormatError(folder, made_for, FORMAT)
+    _require_possible(settings, folder / CONFIG)
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(folder, f"{WEIGHTS} is missing")
+    try:
+        with SkipInit():
+            backbone = families.rebuild(settings["backbone"], folder)
+            model = Model(backbone, model_config(settings["model"]))
+    except UCoFiAError:
+        raise
+    except Exception as error:  # settings of the wrong kind fail wherever they are used first
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        problem = f"its settings describe no model ({type(error).__name__}: {said})"
+        raise CheckpointError(folder / CONFIG, problem) from error
     convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
     return model
 
@@ -127,35 +212,51 @@ def _load_file(path: Path, config: ModelConfig | None) -> Model:
     return convert.from_state(state, source=str(path), config=config)
 
 
-def _fresh_backbone(description: dict[str, Any], folder: Path) -> Backbone:
-    family = description["family"]
-    if family == "clip":
-        return ClipBackbone.from_geometry(description["config"])
-    if family == "clip-vip":
-        return ClipVipBackbone.from_description(description)
-    if family == JOINED:
-        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
-        return JoinedBackbone.from_description(description, tokenizer)
-    if family == "features":
-        tokenizer = (folder / TOKENIZER).read_text(encoding="utf-8")
-        text = SentenceTower.from_description(description["text"], tokenizer)
-        return FeaturesBackbone(text, feature_width=description["feature_width"])
-    raise UnknownNameError("backbone family", family, ["clip", "clip-vip", "features", JOINED])
+def _shared_folder(name: str) -> Path | None:
+    """Return the folder of a model that was pushed to a hub; None for whatever else it is."""
+    if not _is_hub_name(name):
+        return None
+    folder = sharing.read_config(name).parent
+    return sharing.download(name) if is_model_folder(folder) else None
+
+
+def _is_hub_name(name: str) -> bool:
+    known = Path(name).expanduser().exists() or is_name(name)
+    return "/" in name and not known and not _can_only_be_a_path(name)
+
+
+def _untrained(backbone: Backbone, config: ModelConfig | None) -> Model:
+    return Model(backbone, config or zero_shot(backbone.describe()["family"]))
 
 
 def _pretrained(name: str) -> Backbone:
+    if name in families.installed():
+        return families.pretrained(name)
     if name in BACKBONES:
-        return ClipBackbone.from_pretrained(BACKBONES[name].hub)
+        return families.pretrained(BACKBONES[name].hub)
     path = Path(name).expanduser()
     if (path / RUN).is_file() and not (path / CONFIG).exists():
         raise UnfinishedRunError(path)
     if path.is_dir():
-        return ClipBackbone.from_pretrained(str(path))
+        return families.pretrained(str(path), model_type=_model_type(path))
     if _can_only_be_a_path(name):
         raise CheckpointError(name, "there is no such file or folder")
     if "/" in name:
-        return ClipBackbone.from_pretrained(name)
-    raise UnknownNameError("model", name, [*BACKBONES, starter_parts.NAME])
+        return families.pretrained(name)
+    raise UnknownNameError("model", name, [*BACKBONES, *families.installed(), starter_parts.NAME])
+
+
+def _model_type(folder: Path) -> str:
+    """Return the kind of a transformers folder, or say why it is not one, nor one of ours."""
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(folder, f"there is no {CONFIG} in it")
+    settings = _read_settings(folder)
+    if kind := settings.get("model_type"):
+        _require_possible(settings, folder / CONFIG)
+        return str(kind)
+    missing = ", ".join(sorted(_OURS - settings.keys()))
+    problem = f"it names no model_type, as transformers' do, and has no {missing}, as ours have"
+    raise CheckpointError(folder / CONFIG, problem)
 
 
 def _can_only_be_a_path(name: str) -> bool:

@@ -1,8 +1,9 @@
 """What a network is and how it is trained, as frozen values that every checkpoint carries."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ucofia.errors import SettingError, UnknownNameError
 
@@ -26,6 +27,10 @@ class LevelConfig:
     video_map: bool = False
     scaled: bool = True  # times the learned logit scale
     weight: float = 1.0  # in the average of the levels
+
+
+# Matrices of the aggregation grow with their square; more is a damaged file, not a model.
+_MOST = {"frames": 4096, "words": 4096, "selected_patches": 1024, "selection_samples": 2**20}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +61,10 @@ class ModelConfig:
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             raise SettingError("levels", names, "each level needs a name of its own")
-        for setting in ("frames", "words", "selected_patches", "selection_samples"):
-            if getattr(self, setting) < 1:
-                raise SettingError(setting, getattr(self, setting), "it must be at least 1")
+        for setting, most in _MOST.items():
+            if not 1 <= getattr(self, setting) <= most:
+                rule = f"it must be between 1 and {most}"
+                raise SettingError(setting, getattr(self, setting), rule)
         if self.uses_patches and self.selector is None:
             raise SettingError("selector", None, "a model that looks at patches must choose them")
         per_frame = self.tokens_per_frame if self.temporal_over == "patches" else 1
@@ -109,18 +115,63 @@ def to_dict(config: ModelConfig) -> dict[str, Any]:
 
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:
-    """Read a configuration back; an unknown key is an error with a suggestion."""
-    _require_known(values, ModelConfig, "model setting")
-    levels = []
-    for level in values["levels"]:
-        _require_known(level, LevelConfig, "level setting")
-        levels.append(LevelConfig(**level))
-    blocks = tuple(values["shifted_blocks"])
-    return ModelConfig(**{**values, "levels": tuple(levels), "shifted_blocks": blocks})
+    """Read a configuration back; a key or a value that no model has is an error."""
+    given = dict(values)
+    levels = given.get("levels")
+    if not isinstance(levels, list | tuple) or not all(isinstance(lv, Mapping) for lv in levels):
+        raise SettingError("levels", levels, "it must be a list of tables")
+    given["levels"] = tuple(_made(LevelConfig, level, "level setting") for level in levels)
+    return _made(ModelConfig, given, "model setting")
 
 
-def _require_known(values: Mapping[str, Any], config: type[Any], kind: str) -> None:
-    known = [field.name for field in fields(config)]
+def train_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Read a recipe back; a key or a value that no recipe has is an error."""
+    return _made(TrainConfig, values, "train setting")
+
+
+def require_known(values: Mapping[str, Any], known: Sequence[str], kind: str) -> None:
+    """Refuse a key that does not exist, with the nearest one that does."""
     for key in values:
         if key not in known:
             raise UnknownNameError(kind, key, known)
+
+
+Made = TypeVar("Made")
+
+
+def _made(config: type[Made], values: Mapping[str, Any], kind: str) -> Made:
+    """Build a dataclass of plain values, whose types are checked."""
+    known = {field.name: field for field in fields(config)}  # type: ignore[arg-type]
+    require_known(values, list(known), kind)
+    for name, field in known.items():
+        if name not in values and field.default is MISSING:
+            raise SettingError(name, None, f"this {kind} has no default and must be given")
+    hints = get_type_hints(config)
+    return config(**{name: _checked(name, value, hints[name]) for name, value in values.items()})
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as its type wants it; whole numbers serve as others, lists as tuples."""
+    if get_origin(hint) in (Union, UnionType):
+        if value is None:
+            return None
+        hint = next(option for option in get_args(hint) if option is not type(None))
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(map(str, get_args(hint)))
+            raise SettingError(name, value, f"it must be one of {choices}")
+        return value
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise SettingError(name, value, "it must be a list")
+        kinds = get_args(hint)
+        if kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(value)
+        if len(value) != len(kinds):
+            raise SettingError(name, value, f"it must have {len(kinds)} entries")
+        return tuple(_checked(name, *entry) for entry in zip(value, kinds, strict=True))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise SettingError(name, value, f"it must be of type {hint.__name__}")
+    return value

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,9 +19,12 @@ from ucofia import torchscript
 from ucofia.config import ModelConfig
 from ucofia.encode import clip_names
 from ucofia.encode.backbone import Backbone
-from ucofia.encode.clip import ClipBackbone
-from ucofia.encode.clip_vip import ClipVipBackbone
-from ucofia.errors import CheckpointError, CheckpointMismatchError, UnsafeFileError
+from ucofia.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    UCoFiAError,
+    UnsafeFileError,
+)
 from ucofia.model import Model
 from ucofia.presets import preset
 
@@ -84,12 +88,14 @@ class Heads:
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint file without running anything in it."""
     try:
-        if torchscript.is_torchscript(path):
-            return torchscript.read_tensors(path)
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except UnsafeFileError:
+        torchscript.require_bounded(path)
+        if torchscript.is_torchscript(path):
+            state: Any = torchscript.read_tensors(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (CheckpointError, UnsafeFileError):
         raise
     except pickle.UnpicklingError as error:  # torch's advice would be to run what is in the file
         problem = "not a file of tensors; it is damaged, or holds other things, left unopened"
@@ -101,6 +107,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise CheckpointError(path, "it holds something other than named tensors")
+    torchscript.require_own_storage(path, state)
     return state
 
 
@@ -131,7 +138,22 @@ def from_state(
 
     `config` is by default the preset that the names tell, or zero-shot for bare towers.
     """
-    heads = heads or Heads()
+    try:
+        return _from_state(state, source, config, heads or Heads(), activation)
+    except UCoFiAError:
+        raise
+    except Exception as error:  # names or shapes of something else
+        problem = f"its tensors are not those of a CLIP or a model on one ({_first_line(error)})"
+        raise CheckpointError(source, problem) from error
+
+
+def _from_state(
+    state: Mapping[str, Tensor],
+    source: str,
+    config: ModelConfig | None,
+    heads: Heads,
+    activation: str,
+) -> Model:
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     found = family(state)
     towers, parts = _split(state, found)
@@ -147,6 +169,9 @@ def from_state(
 
 
 def _fresh_backbone(towers: Mapping[str, Tensor], heads: Heads, activation: str) -> Backbone:
+    from ucofia.encode.clip import ClipBackbone  # seconds to import, and most loads need no CLIP
+    from ucofia.encode.clip_vip import ClipVipBackbone
+
     prefix = "clip." if "moments" in towers else ""
     geometry = clip_names.geometry(
         {name.removeprefix(prefix): tensor for name, tensor in towers.items()},
@@ -271,4 +296,5 @@ def _sized(
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    said = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

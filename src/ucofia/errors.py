@@ -174,16 +174,21 @@ class DownloadError(UCoFiAError):
 
 
 class HubError(UCoFiAError):
-    """Weights could not be had from a hub or folder."""
+    """Weights could not be had from a hub or folder, or not be sent there."""
 
-    def __init__(self, name: str, problem: str) -> None:
+    def __init__(self, name: str, problem: str, *, done: str = "loaded") -> None:
         self.name = name
-        super().__init__(
-            f"the weights {name!r} could not be loaded: {problem.rstrip('.')}. On a machine with "
-            f"a network, "
-            f"download config.json and model.safetensors of {name!r} into a folder, bring it "
+        advice = (
+            f"On a machine with a network, "
+            f"download config.json and model.safetensors of {name!r} (and tokenizer.json, "
+            f"unless it is a CLIP) into a folder, bring it "
             f"here and give the folder's path instead of the name; or convert a checkpoint file: "
             f"ucofia convert FILE --out FOLDER"
+        )
+        if done != "loaded":
+            advice = "Sign in with: hf auth login, and check that the name is yours"
+        super().__init__(
+            f"the weights {name!r} could not be {done}: {problem.rstrip('.')}. {advice}"
         )
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ucofia.config import LevelConfig, ModelConfig, to_dict
-from ucofia.encode.backbone import Backbone
+from ucofia.encode.backbone import Backbone, SigmoidBackbone
 from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
@@ -97,7 +97,18 @@ class Model(nn.Module):
         return digest.hexdigest()[:16]
 
     def tokenize(self, texts: Sequence[str]) -> TextBatch:
-        """Turn texts into tokens; an empty text is an error, a long one is cut with a warning."""
+        """Turn texts into tokens.
+
+        Args:
+            texts: Any number of texts. One longer than `config.words` tokens is cut, with a
+                `TextCutWarning`.
+
+        Returns:
+            Their tokens, on the model's device, padded to the longest.
+
+        Raises:
+            EmptyInputError: A text has no words.
+        """
         empty = [row for row, text in enumerate(texts) if not text.strip()]
         if empty:
             raise EmptyInputError("text", empty)
@@ -109,7 +120,18 @@ class Model(nn.Module):
         return batch.to(self.device)
 
     def encode_text(self, batch: TextBatch) -> TextFeatures:
-        """Encode texts to unit vectors: the sentence and every word."""
+        """Encode tokenised texts, with gradients where they are switched on.
+
+        Args:
+            batch: What `tokenize` returned.
+
+        Returns:
+            Unit vectors of each sentence and each word. They do not depend on what else is in
+            the batch.
+
+        Raises:
+            NotFiniteError: A feature is NaN or infinite; the weights are damaged.
+        """
         words, sentence = self.backbone.encode_words(batch)
         return TextFeatures(
             sentence=nn.functional.normalize(sentence, dim=-1),
@@ -118,7 +140,17 @@ class Model(nn.Module):
         )
 
     def encode_texts(self, texts: Sequence[str]) -> Iterator[TextFeatures]:
-        """Encode any number of texts, some at a time and without gradients."""
+        """Encode any number of texts, some at a time and without gradients.
+
+        Args:
+            texts: As for `tokenize`.
+
+        Yields:
+            The features of some texts, in order.
+
+        Raises:
+            EmptyInputError: A text has no words.
+        """
         if not texts:
             return
         for some in self.tokenize(texts).split(TEXTS_AT_ONCE):
@@ -137,8 +169,19 @@ class Model(nn.Module):
     ) -> VideoFeatures:
         """Encode videos to vectors of three grains.
 
-        While training the choice of patches is perturbed: by noise drawn from one key per video
-        (so that it does not depend on batching), or by `noise` itself.
+        Args:
+            batch: Frames as uint8 crops of `pixels.size`, or floats that are normalised already.
+            noise_keys: While training the choice of patches is perturbed by noise drawn from one
+                key per video, so that it does not depend on batching.
+            noise: The noise itself, instead of keys.
+
+        Returns:
+            Unit vectors of each video, its frames and its kept patches.
+
+        Raises:
+            SettingError: There are more frames than `config.frames`.
+            EmptyInputError: A video has no real frame.
+            NotFiniteError: A feature is NaN or infinite.
         """
         return self.encode_with_saliency(batch, noise_keys=noise_keys, noise=noise)[0]
 
@@ -195,8 +238,26 @@ class Model(nn.Module):
         return score
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Levels:
-        """Score every text against every video, level by level."""
+        """Score every text against every video, level by level.
+
+        Args:
+            text: What `encode_text` returned.
+            video: What `encode_video` returned.
+
+        Returns:
+            One matrix per level, texts by videos; `.total()` is their weighted mean.
+        """
         return similarity.score(self.levels(), text, video)
+
+    def logits(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "t v"]:
+        """Return the total score as a loss wants it: with the bias of a sigmoid backbone.
+
+        The bias is the same for all pairs and ranks nothing, so that `score` leaves it out.
+        """
+        total = self.score(text, video).total()
+        if isinstance(self.backbone, SigmoidBackbone):
+            total = total + self.backbone.logit_bias
+        return total
 
     def levels(self) -> dict[str, similarity.Level]:
         """Return what turns features into scores, as plain values for pure functions."""

@@ -68,6 +68,10 @@ ZERO_SHOT = replace(
     temporal_layers=0,
     selector="nearest",
 )
+# SigLIP reads 64 tokens whatever a text has, and never trained its words to match anything.
+ZERO_SHOT_SIGLIP = replace(ZERO_SHOT, words=64)
+# TIPSv2 trained patches to match whole texts, not words: the sentence meets them, and they count.
+ZERO_SHOT_TIPSV2 = replace(ZERO_SHOT, levels=(VIDEO, FRAME, PATCH_SENTENCE), words=64)
 
 # Locked-image tuning: the vision tower's own vectors, no learned maps and no temporal blocks, so
 # that what an index holds stays valid; words meet patches by late interaction.
@@ -125,6 +129,10 @@ PRESETS = {
     "ts2-net": Preset(TS2_NET, _CLIPS, "TS2-Net: shift, selection, weighted frames"),
     "lit": Preset(LIT, _LIT, "locked-image tuning: a text tower learns a vision tower's space"),
     "zero-shot": Preset(ZERO_SHOT, _CLIPS, "UCoFiA before any training, on any backbone"),
+    "zero-shot-siglip": Preset(ZERO_SHOT_SIGLIP, _CLIPS, "the same with SigLIP's length of texts"),
+    "zero-shot-tipsv2": Preset(
+        ZERO_SHOT_TIPSV2, _CLIPS, "the same with patches that meet the sentence"
+    ),
 }
 
 
@@ -133,16 +141,53 @@ class BackboneInfo:
     """A backbone that can be loaded by name."""
 
     hub: str
-    parameters_millions: int
+    family: str
+    parameters_millions: int | None  # None: not counted, its geometry is only on the hub
     licence: str
     source: str
 
 
 BACKBONES = {
-    "clip-vit-b32": BackboneInfo("openai/clip-vit-base-patch32", 151, "MIT", "OpenAI CLIP"),
-    "clip-vit-b16": BackboneInfo("openai/clip-vit-base-patch16", 150, "MIT", "OpenAI CLIP"),
-    "clip-vit-l14": BackboneInfo("openai/clip-vit-large-patch14", 428, "MIT", "OpenAI CLIP"),
+    "clip-vit-b32": BackboneInfo(
+        "openai/clip-vit-base-patch32", "clip", 151, "MIT", "OpenAI CLIP"
+    ),
+    "clip-vit-b16": BackboneInfo(
+        "openai/clip-vit-base-patch16", "clip", 150, "MIT", "OpenAI CLIP"
+    ),
+    "clip-vit-l14": BackboneInfo(
+        "openai/clip-vit-large-patch14", "clip", 428, "MIT", "OpenAI CLIP"
+    ),
+    "clip-vit-l14-336": BackboneInfo(
+        "openai/clip-vit-large-patch14-336", "clip", 428, "MIT", "OpenAI CLIP, 336 px"
+    ),
+    "siglip-b16": BackboneInfo(
+        "google/siglip-base-patch16-224", "siglip", 203, "Apache-2.0", "SigLIP"
+    ),
+    "siglip2-b16": BackboneInfo(
+        "google/siglip2-base-patch16-224", "siglip", 375, "Apache-2.0", "SigLIP 2, 224 px"
+    ),
+    "siglip2-b16-naflex": BackboneInfo(
+        "google/siglip2-base-patch16-naflex", "siglip2", 375, "Apache-2.0", "SigLIP 2, NaFlex"
+    ),
+    "metaclip2-h14": BackboneInfo(
+        "facebook/metaclip-2-worldwide-huge-quickgelu",
+        "metaclip2",
+        None,
+        "CC-BY-NC-4.0",
+        "MetaCLIP 2",
+    ),
+    "tipsv2-b14": BackboneInfo("google/tipsv2-b14", "tipsv2", None, "see the hub", "TIPSv2"),
 }
+_ZERO_SHOTS = {
+    "siglip": ZERO_SHOT_SIGLIP,
+    "siglip2": ZERO_SHOT_SIGLIP,
+    "tipsv2": ZERO_SHOT_TIPSV2,
+}
+
+
+def zero_shot(family: str) -> ModelConfig:
+    """Return the parts that fit a backbone of a family before any training."""
+    return _ZERO_SHOTS.get(family, ZERO_SHOT)
 
 
 def preset(name: str) -> Preset:

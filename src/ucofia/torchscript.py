@@ -6,16 +6,18 @@ the pickle build nothing but inert records and tensors, and never looks at the c
 """
 
 import pickle
+import pickletools
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ucofia.errors import UnsafeFileError
+from ucofia.errors import CheckpointError, UnsafeFileError
 
 _DTYPES = {
     "FloatStorage": torch.float32,
@@ -29,6 +31,9 @@ _DTYPES = {
 }
 
 
+MOST_PICKLE_BYTES = 64 * 2**20  # names of tensors, not their bytes; CLIP's has 0.3 MB
+
+
 class _Record:
     """A scripted module as data: its attributes, nothing else."""
 
@@ -40,8 +45,9 @@ class _Reader(pickle.Unpickler):
     """An unpickler that knows records, storages and tensors, and refuses everything else."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str, path: Path) -> None:
-        super().__init__(archive.open(f"{root}/data.pkl"))
+        super().__init__(BytesIO(_pickle_of(archive, f"{root}/data.pkl", path)))
         self._archive, self._root, self._path = archive, root, path
+        self._storages: dict[str, Tensor] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Map the few names a tensor archive needs."""
@@ -60,10 +66,11 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, reference: Any) -> Tensor:
         """Read the bytes that a tensor refers to."""
         _, storage, key, _, _ = reference
-        data = bytearray(self._archive.read(f"{self._root}/data/{key}"))
-        if not data:
-            return torch.empty(0, dtype=_DTYPES[storage])
-        return torch.frombuffer(data, dtype=_DTYPES[storage])
+        if key not in self._storages:
+            data = bytearray(self._archive.read(f"{self._root}/data/{key}"))
+            empty = torch.empty(0, dtype=_DTYPES[storage])
+            self._storages[key] = torch.frombuffer(data, dtype=_DTYPES[storage]) if data else empty
+        return self._storages[key]
 
 
 def _tensor(
@@ -74,6 +81,41 @@ def _tensor(
 
 def _first(value: Any, *_: Any) -> Any:
     return value
+
+
+def require_bounded(path: Path) -> None:
+    """Refuse a zip that unpacks to far more than it is: torch compresses code, never tensors."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        packed = [entry for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
+        if any("/data/" in entry.filename for entry in packed):
+            raise CheckpointError(path, "its tensors are compressed, which torch never does")
+        total, size = sum(entry.file_size for entry in entries), path.stat().st_size
+        if total > size + MOST_PICKLE_BYTES:
+            raise CheckpointError(path, f"it has {size} bytes and claims to hold {total}")
+
+
+def require_own_storage(path: Path, state: Mapping[str, Any]) -> None:
+    """Refuse tensors that repeat few bytes many times; copying them would fill the memory."""
+    for name, tensor in state.items():
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+            held = tensor.untyped_storage().nbytes() // tensor.element_size()
+            if tensor.numel() > held:
+                problem = f"{name} claims {tensor.numel()} numbers and has {held}"
+                raise CheckpointError(path, problem)
+
+
+def _pickle_of(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    """Read the pickle, if it asks for no more memory than it has bytes."""
+    if archive.getinfo(name).file_size > MOST_PICKLE_BYTES:
+        raise CheckpointError(path, f"its {name} is larger than names of tensors can be")
+    data = archive.read(name)
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "LONG_BINPUT") and (argument or 0) > len(data):
+            raise CheckpointError(path, "its pickle asks for memory that nothing in it needs")
+    return data
 
 
 def is_torchscript(path: Path) -> bool:

@@ -2,27 +2,38 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from tests import tiny
 from ucofia import checkpoint
-from ucofia.encode.skip_init import Undrawn
+from ucofia.encode.skip_init import SkipInit
 
 
 def test_layers_are_built_without_drawing() -> None:
     before = torch.get_rng_state()
-    with Undrawn():
+    with SkipInit():
         nn.Conv2d(3, 4, 3)
         nn.Linear(3, 4)
         nn.init.trunc_normal_(nn.Embedding(3, 4).weight)
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("found", [1e30, -1e30, float("nan"), 0.5])
+def test_a_truncated_draw_ends_whatever_is_in_memory(found: float) -> None:
+    weight = nn.Embedding(3, 4).weight
+    weight.data.fill_(found)
+    before = torch.get_rng_state()
+    with SkipInit():
+        nn.init.trunc_normal_(weight, std=0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_what_is_computed_rather_than_drawn_is_there() -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
-    with Undrawn():
+    with SkipInit():
         model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes, num_attention_heads=2))
     table = model.vision_model.embeddings
     assert table.position_ids.flatten().tolist() == list(range(table.num_positions))
@@ -30,7 +41,7 @@ def test_what_is_computed_rather_than_drawn_is_there() -> None:
 
 
 def test_tensors_are_drawn_again_afterwards() -> None:
-    with Undrawn():
+    with SkipInit():
         pass
     assert nn.Linear(4, 4).weight.std() > 0
 

@@ -12,24 +12,81 @@ from ucofia.cli.options import JsonOption
 
 @app.command("models")
 def models(json: JsonOption = False) -> int:
-    """List presets (what is trained) and backbones (what it stands on)."""
+    """List all that can be loaded (models and backbones), and the presets that can be trained."""
     from dataclasses import asdict
 
+    from ucofia.encode.families import MODEL_TYPES, installed
     from ucofia.presets import BACKBONES, PRESETS
 
+    packages = {
+        name: entry.dist.name if entry.dist else entry.module
+        for name, entry in installed().items()
+    }
     if json:
-        presets = {name: asdict(found) for name, found in PRESETS.items()}
-        backbones = {name: asdict(found) for name, found in BACKBONES.items()}
-        show_json({"presets": presets, "backbones": backbones})
+        listed = {
+            "presets": {name: asdict(preset) for name, preset in PRESETS.items()},
+            "backbones": {name: asdict(info) for name, info in BACKBONES.items()},
+            "installed": packages,
+            "models": ["starter", *BACKBONES, *packages],
+            "families": sorted(MODEL_TYPES.values()),
+        }
+        show_json(listed)
         return 0
-    show("backbones: load one by name, or any transformers folder, hub name or checkpoint file")
+    show("models: load one by name")
+    show(f"  {'starter':20} {'':>6}  {'':12} arrives with packages, no hub; see docs/starter.md")
+    for name, package in packages.items():
+        show(f"  {name:20} {'':>6}  {'':12} of the installed package {package}")
     for name, info in BACKBONES.items():
-        size = f"{info.parameters_millions} M"
+        size = f"{info.parameters_millions} M" if info.parameters_millions else ""
         show(f"  {name:20} {size:>6}  {info.licence:12} {info.source} ({info.hub})")
+    kinds = ", ".join(sorted(MODEL_TYPES.values()))
+    show(f"  or a folder of ours, a checkpoint file, a transformers folder or hub name ({kinds})")
     show("", "presets: what `ucofia train PRESET` trains")
     for name, found in PRESETS.items():
         levels = ", ".join(level.name for level in found.model.levels)
         show(f"  {name:20} {found.about} [{levels}]")
+    return 0
+
+
+preset = typer.Typer(help="Look at presets as files.", no_args_is_help=True)
+app.add_typer(preset, name="preset")
+
+
+@preset.command("show")
+def show_preset(
+    name: Annotated[str, typer.Argument(help="A preset; see `ucofia models`.")],
+) -> int:
+    """Write a preset as TOML, to be edited and trained.
+
+    Example: ucofia preset show ucofia-msrvtt > my.toml; ucofia train my.toml --benchmark msrvtt
+    """
+    from ucofia.preset_files import to_toml
+    from ucofia.presets import preset as preset_named
+
+    show(*to_toml(preset_named(name)).splitlines())
+    return 0
+
+
+@app.command("push")
+def push(
+    run: Annotated[Path, typer.Argument(help="A model's folder, such as a finished run.")],
+    name: Annotated[str, typer.Argument(help="user/name on the hub.")],
+    private: Annotated[bool, typer.Option(help="Only you can see it.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Share a model on the Hugging Face hub; `ucofia.load("user/name")` finds it there.
+
+    Example: ucofia push ~/runs/msrvtt somebody/ucofia-msrvtt
+    """
+    from ucofia import sharing
+    from ucofia.checkpoint import write_card
+
+    write_card(run)
+    address = sharing.push(run, name, private=private)
+    if json:
+        show_json({"name": name, "address": address})
+    else:
+        show(address)
     return 0
 
 

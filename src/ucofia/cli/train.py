@@ -105,7 +105,7 @@ def train(
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
-    from ucofia.presets import preset as named
+    from ucofia.preset_files import preset as named
     from ucofia.train import distributed, start
     from ucofia.train.loop import train as run
     from ucofia.train.settings import TrainSettings

@@ -5,7 +5,7 @@ family of towers is one new file with these members.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from ucofia.types import PixelSpec, TextBatch
 
 
+@runtime_checkable
 class Backbone(Protocol):
     """A pair of towers with their preprocessing; also an `nn.Module`."""
 
@@ -51,3 +52,10 @@ class Backbone(Protocol):
 
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
         """Return the state a temporal encoder starts from, where the text tower has one."""
+
+
+@runtime_checkable
+class SigmoidBackbone(Protocol):
+    """A backbone whose scores were trained through a sigmoid, with a bias beside the scale."""
+
+    logit_bias: Tensor

@@ -1,43 +1,42 @@
-"""CLIP as a backbone, for every `CLIPModel` configuration; the one file that knows transformers.
+"""CLIP as a backbone, for every `CLIPModel` configuration.
 
 CLIP itself keeps one token of each tower. Here all of them go through the final norm and the
 projection, so that words and patches live in the same space as sentences and frames.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPModel
-from transformers.utils.logging import disable_progress_bar
 
-from ucofia.encode import tokenizer
+from ucofia.encode import hub, tokenizer
 from ucofia.encode.clip_vision import MEAN, STD
-from ucofia.encode.token_shift import shift_tokens
-from ucofia.errors import CheckpointMismatchError, HubError
+from ucofia.encode.vision_blocks import run_blocks, unpacked
 from ucofia.types import PixelSpec, TextBatch
-
-_REPORTED = ("missing", "unexpected", "mismatched")
 
 
 class ClipBackbone(nn.Module):
     """The two towers of a CLIP with their projections."""
 
     fresh: tuple[str, ...] = ()
+    model_class: Any = CLIPModel
 
-    def __init__(self, config: CLIPConfig) -> None:
+    def __init__(self, config: Any, towers: Any = None) -> None:
         super().__init__()
         self.config = config
-        towers = CLIPModel(config)
+        self.logit_scale: float = config.logit_scale_init_value
+        if towers is None:
+            towers = self.model_class(config)
+        else:
+            self.logit_scale = float(towers.logit_scale.detach())
         self.text = towers.text_model
         self.vision = towers.vision_model
         self.text_projection = towers.text_projection
         self.visual_projection = towers.visual_projection
-        self.logit_scale: float = config.logit_scale_init_value
         self.width: int = config.projection_dim
         self.pixels: PixelSpec | None = PixelSpec(config.vision_config.image_size, MEAN, STD)
 
@@ -49,27 +48,13 @@ class ClipBackbone(nn.Module):
     @classmethod
     def from_pretrained(cls, name: str) -> "ClipBackbone":
         """Load a transformers folder or hub name; a tensor too few or too many is an error."""
-        disable_progress_bar()  # the library draws nothing
-        try:
-            with _silent_hub():
-                towers, report = CLIPModel.from_pretrained(
-                    name, dtype=torch.float32, output_loading_info=True
-                )
-        except OSError as error:
-            raise HubError(name, str(error).strip().splitlines()[0]) from error
-        lists = [sorted(map(str, report[f"{kind}_keys"])) for kind in _REPORTED]
-        if any(lists):
-            raise CheckpointMismatchError(name, *lists)
-        backbone = cls(towers.config)
-        backbone.load_state_dict(
-            {
-                key.replace("text_model.", "text.").replace("vision_model.", "vision."): tensor
-                for key, tensor in towers.state_dict().items()
-                if key != "logit_scale"
-            }
-        )
-        backbone.logit_scale = float(towers.logit_scale.detach())
-        return backbone
+        towers = hub.read_towers(cls.model_class, name)
+        return cls(towers.config, towers)
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, Any], folder: Path) -> "ClipBackbone":
+        """Build the towers from plain values, with fresh weights."""
+        return cls.from_geometry(values["config"])
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights."""
@@ -109,16 +94,14 @@ class ClipBackbone(nn.Module):
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
         """Encode the real frames; padded ones cost nothing and come back as zeros."""
-        blocks = self.vision.encoder.layers
-        shifted = {index % len(blocks) for index in shifted_blocks if index < len(blocks)}
-        x = self.vision.pre_layrnorm(self.vision.embeddings(pixels[mask]))
-        for index, block in enumerate(blocks):
-            inputs = block.layer_norm1(x)
-            if index in shifted:
-                inputs = shift_tokens(_padded(inputs, mask), mask=mask)[mask]
-            x = x + block.self_attn(inputs, None)[0]
-            x = x + block.mlp(block.layer_norm2(x))
-        return _padded(self.visual_projection(self.vision.post_layernorm(x)), mask)
+        x = run_blocks(
+            self.vision.pre_layrnorm(self.vision.embeddings(pixels[mask])),
+            self.vision.encoder.layers,
+            mask=mask,
+            shifted_blocks=shifted_blocks,
+            leading=1,
+        )
+        return unpacked(self.visual_projection(self.vision.post_layernorm(x)), mask)
 
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
         """Return the text tower's positions and first blocks, if they fit the joint space."""
@@ -142,21 +125,3 @@ class ClipBackbone(nn.Module):
                 for name, tensor in parts.items():
                     start[f"blocks.{index}.{name}.{kind}"] = tensor.detach().clone()
         return start
-
-
-@contextmanager
-def _silent_hub() -> Iterator[None]:
-    """Keep back what the hub's library logs about every retry; the last failure is our error."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _padded(packed: Float[Tensor, "r n d"], mask: Bool[Tensor, "v f"]) -> Float[Tensor, "v f n d"]:
-    padded = packed.new_zeros(*mask.shape, *packed.shape[1:])
-    padded[mask] = packed
-    return padded

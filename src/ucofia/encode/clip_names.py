@@ -122,7 +122,7 @@ def heads_of(width: int) -> int:
 
 def _depth(towers: Mapping[str, Tensor], tower: str) -> int:
     indices = re.findall(rf"^{tower}\.encoder\.layers\.(\d+)\.", "\n".join(towers), re.MULTILINE)
-    return 1 + max(map(int, indices))
+    return len(set(indices))  # a number left out is missing on loading
 
 
 def _mlp_width(towers: Mapping[str, Tensor], tower: str) -> int:

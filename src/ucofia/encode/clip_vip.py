@@ -7,6 +7,7 @@ token. For a video of one frame without further proxies this is CLIP.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class ClipVipBackbone(nn.Module):
         self.logit_scale = clip.logit_scale
 
     @classmethod
-    def from_description(cls, values: Mapping[str, Any]) -> "ClipVipBackbone":
+    def from_description(cls, values: Mapping[str, Any], folder: Path) -> "ClipVipBackbone":
         """Build the towers from plain values, with fresh weights."""
         clip = ClipBackbone.from_geometry(values["config"])
         return cls(clip, proxies=values["proxies"], moments=values["moments"])

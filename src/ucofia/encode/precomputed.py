@@ -6,14 +6,15 @@ linear map into the space of the text tower. Features as wide as that space are 
 already: their map starts at the identity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
+from ucofia.encode.fast_tokenizer import FILE as TOKENIZER
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
@@ -43,6 +44,12 @@ class FeaturesBackbone(nn.Module):
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
         self.logit_scale = LOGIT_SCALE
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, Any], tokenizer: str) -> "FeaturesBackbone":
+        """Build the backbone from plain values, with fresh weights."""
+        text = SentenceTower.from_description(values["text"], tokenizer)
+        return cls(text, feature_width=values["feature_width"])
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""

@@ -8,21 +8,20 @@ library, which takes seconds to import, is not needed.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
 
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
+from ucofia.encode.fast_tokenizer import FILE, FastTokenizer
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
 
-TOKENIZER = "tokenizer.json"
-Token = TypeVar("Token", int, str)
+TOKENIZER = FILE
 
 
 class SentenceTower(nn.Module):
@@ -34,10 +33,7 @@ class SentenceTower(nn.Module):
         self.tokenizer_json = tokenizer
         self.encoder = _new_encoder(config)
         self.width: int = config.hidden_size
-        self._tokenizer = Tokenizer.from_str(tokenizer)
-        # Set once: threads share the tokenizer, so texts are cut outside it.
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = FastTokenizer(tokenizer)
 
     @classmethod
     def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
@@ -74,20 +70,11 @@ class SentenceTower(nn.Module):
         self, texts: Sequence[str], *, length: int, pad_to_length: bool
     ) -> tuple[TextBatch, list[int]]:
         """Return tokens and the rows that had to be cut; a cut text keeps its end token."""
-        encoded = self._tokenizer.encode_batch(list(texts))
-        rows = [_kept(item.ids, _ends(item), length) for item in encoded]
-        width = length if pad_to_length else max(map(len, rows), default=0)
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = True
-        return TextBatch(ids, mask), [i for i, item in enumerate(encoded) if len(item) > length]
+        return self._tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
 
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""
-        encoded = self._tokenizer.encode(text)
-        return _kept(encoded.tokens, _ends(encoded), length)
+        return self._tokenizer.words_of(text, length=length)
 
     def encode_words(
         self, batch: TextBatch
@@ -126,16 +113,3 @@ def _pretrained_encoder(folder: Path) -> Any:
 
     disable_progress_bar()  # the library draws nothing
     return AutoModel.from_pretrained(folder, dtype=torch.float32)
-
-
-def _ends(encoded: Encoding) -> int:
-    """Count the special tokens that close a text."""
-    marks: list[int] = encoded.special_tokens_mask
-    return next((at for at, mark in enumerate(reversed(marks)) if not mark), 0)
-
-
-def _kept(row: list[Token], ends: int, length: int) -> list[Token]:
-    """Cut a row to a length; it loses its last words, not what closes it."""
-    if len(row) <= length:
-        return row
-    return row[: length - ends] + row[len(row) - ends :]

@@ -1,0 +1,92 @@
+"""A pretrained tokenizer of the `tokenizers` library, as one JSON file beside the weights.
+
+How its model wants padding is part of it: on which side, with which id, and whether the tower may
+look at it (SigLIP was trained to).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from tokenizers import Encoding, Tokenizer
+
+from ucofia.errors import CheckpointError, SettingError
+from ucofia.types import TextBatch
+
+FILE = "tokenizer.json"
+Token = TypeVar("Token", int, str)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How a text tower was trained to see short texts."""
+
+    id: int = 0
+    side: str = "right"
+    is_masked: bool = True  # False: the tower attends to padding as to any word
+
+
+class FastTokenizer:
+    """Words to ids; threads may share it, since texts are cut outside the library."""
+
+    def __init__(
+        self, json: str, *, padding: Padding | None = None, positions: int | None = None
+    ) -> None:
+        self.json = json
+        self.padding = padding or Padding()
+        self.positions = positions  # of the text tower; None: as many as there are tokens
+        self._tokenizer = Tokenizer.from_str(json)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, padding: Mapping[str, Any], *, positions: int
+    ) -> "FastTokenizer":
+        """Read back what `json` and `describe` said."""
+        try:
+            json = (folder / FILE).read_text(encoding="utf-8")
+            return cls(json, padding=Padding(**padding), positions=positions)
+        except Exception as error:  # the library raises plain exceptions on a damaged file
+            raise CheckpointError(folder / FILE, f"no tokenizer ({error})") from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the padding as JSON values."""
+        return asdict(self.padding)
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens, padded on the right, and the rows that were cut; a cut keeps its end."""
+        if self.positions is not None and length > self.positions:
+            rule = f"the text tower has {self.positions} positions"
+            raise SettingError("words", length, rule)
+        encoded = self._tokenizer.encode_batch(list(texts))
+        rows = [_kept(item.ids, _ends(item), length) for item in encoded]
+        width = length if pad_to_length else max(map(len, rows), default=0)
+        ids = torch.full((len(rows), width), self.padding.id, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row, dtype=torch.long)
+            mask[i, : len(row)] = True
+        return TextBatch(ids, mask), [i for i, item in enumerate(encoded) if len(item) > length]
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        encoded = self._tokenizer.encode(text)
+        return _kept(encoded.tokens, _ends(encoded), length)
+
+
+def _ends(encoded: Encoding) -> int:
+    """Count the special tokens that close a text."""
+    marks: list[int] = encoded.special_tokens_mask
+    return next((at for at, mark in enumerate(reversed(marks)) if not mark), 0)
+
+
+def _kept(row: list[Token], ends: int, length: int) -> list[Token]:
+    """Cut a row to a length; it loses its last words, not what closes it."""
+    if len(row) <= length:
+        return row
+    return row[: length - ends] + row[len(row) - ends :]

@@ -1,0 +1,77 @@
+"""What transformers reads from a folder or a hub: towers, their type, their tokenizer.
+
+Only data is read: no code of a repository is ever run, and a tensor too few or too many is an
+error.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils.logging import disable_progress_bar
+
+from ucofia.encode.fast_tokenizer import FastTokenizer, Padding
+from ucofia.errors import CheckpointMismatchError, HubError
+
+_PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_REPORTED = ("missing", "unexpected", "mismatched")
+
+
+def model_type(name: str) -> str:
+    """Return what kind of model a folder or hub name holds, as its config.json says."""
+    with _quiet(name):
+        values, _ = PreTrainedConfig.get_config_dict(name)
+    return str(values.get("model_type", ""))
+
+
+def read_towers(model_class: Any, name: str) -> Any:
+    """Load pretrained towers in single precision."""
+    disable_progress_bar()  # the library draws nothing
+    with _quiet(name):
+        towers, report = model_class.from_pretrained(
+            name, dtype=torch.float32, output_loading_info=True
+        )
+    lists = [sorted(map(str, report[f"{kind}_keys"])) for kind in _REPORTED]
+    if any(lists):
+        raise CheckpointMismatchError(name, *lists)
+    return towers.eval()
+
+
+def read_tokenizer(name: str, *, positions: int) -> FastTokenizer:
+    """Load the tokenizer of a folder or hub name, with how its model wants padding."""
+    with _quiet(name):
+        found: Any = None
+        # A class of its own may add to tokenizer.json; the plain one means it as it is.
+        if get_tokenizer_config(name).get("tokenizer_class") not in _PLAIN:
+            with suppress(ImportError, ValueError, TypeError):  # needs what is not installed
+                found = AutoTokenizer.from_pretrained(name)
+        if not hasattr(found, "backend_tokenizer"):
+            found = PreTrainedTokenizerFast.from_pretrained(name)
+        json: str = found.backend_tokenizer.to_str()
+    padding = Padding(
+        id=found.pad_token_id or 0,
+        side=found.padding_side,
+        is_masked="attention_mask" in found.model_input_names,
+    )
+    return FastTokenizer(json, padding=padding, positions=positions)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Turn failures into one error, and keep back what the hub's library logs about retries."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except CheckpointMismatchError:
+        raise
+    except Exception as error:  # transformers raises what its parsers raise on a damaged file
+        problem = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise HubError(name, problem) from error
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,139 @@
+"""SigLIP as a backbone, for every `SiglipModel` configuration.
+
+No token stands for the frame: a learned probe attends to all patches, and what it sees passes a
+small network. A patch is what the probe would see if that patch were the whole picture. Texts
+always have the same length, padding takes part, and the sentence is the last position. Scores were
+trained through a sigmoid, so that there is a bias beside the scale.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import SiglipConfig, SiglipModel
+
+from ucofia.encode import hub
+from ucofia.encode.fast_tokenizer import FILE, FastTokenizer
+from ucofia.encode.vision_blocks import run_blocks, unpacked
+from ucofia.errors import SettingError
+from ucofia.types import PixelSpec, TextBatch
+
+MEAN = STD = (0.5, 0.5, 0.5)
+
+
+class SiglipBackbone(nn.Module):
+    """The two towers of a SigLIP; its space is as wide as its vision tower."""
+
+    family = "siglip"
+    fresh: tuple[str, ...] = ()
+    model_class: Any = SiglipModel
+    config_class: Any = SiglipConfig
+
+    def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None:
+        super().__init__()
+        towers = self.model_class(config) if towers is None else towers
+        self.config, self.tokenizer = config, tokenizer
+        self.text, self.vision = towers.text_model, towers.vision_model
+        self.logit_bias = nn.Parameter(towers.logit_bias.detach().clone().reshape(()))
+        self.logit_scale = float(towers.logit_scale.detach())
+        self.width: int = config.vision_config.hidden_size
+        self.pixels: PixelSpec | None = PixelSpec(self.side(), MEAN, STD)
+        if not self.vision.use_head:
+            raise SettingError("vision_use_head", False, "a frame is what the pooling head sees")
+        if config.text_config.projection_size != self.width:
+            rule = f"texts and frames must be equally wide; frames are {self.width}"
+            raise SettingError("projection_size", config.text_config.projection_size, rule)
+
+    @classmethod
+    def from_pretrained(cls, name: str) -> "SiglipBackbone":
+        """Load a transformers folder or hub name."""
+        towers = hub.read_towers(cls.model_class, name)
+        positions = towers.config.text_config.max_position_embeddings
+        return cls(towers.config, hub.read_tokenizer(name, positions=positions), towers)
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, Any], folder: Path) -> "SiglipBackbone":
+        """Build the towers from plain values, with fresh weights."""
+        config = cls.config_class(**values["config"])
+        positions = config.text_config.max_position_embeddings
+        return cls(
+            config, FastTokenizer.from_folder(folder, values["padding"], positions=positions)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the towers without weights."""
+        return {
+            "family": self.family,
+            "config": self.config.to_diff_dict(),
+            "padding": self.tokenizer.describe(),
+        }
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+        return {FILE: self.tokenizer.json}
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut to `length`."""
+        return self.tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        return self.tokenizer.words_of(text, length=length)
+
+    def encode_words(
+        self, batch: TextBatch
+    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
+        """Encode texts at the tower's full length, whatever the width of the batch."""
+        padding, length = self.tokenizer.padding, self.config.text_config.max_position_embeddings
+        ids = batch.ids.new_full((len(batch), length), padding.id)
+        seen = torch.zeros_like(ids, dtype=torch.bool)
+        lengths = batch.mask.sum(1, keepdim=True)
+        first = length - lengths if padding.side == "left" else torch.zeros_like(lengths)
+        places = (first + torch.arange(batch.ids.shape[1], device=ids.device)).clamp(
+            max=length - 1
+        )
+        rows = torch.arange(len(batch), device=ids.device)[:, None].expand_as(places)
+        ids[rows[batch.mask], places[batch.mask]] = batch.ids[batch.mask]
+        seen[rows[batch.mask], places[batch.mask]] = True
+        hidden = self.text(
+            input_ids=ids, attention_mask=seen.long() if padding.is_masked else None
+        ).last_hidden_state
+        return self.text.head(hidden[rows, places]), self.text.head(hidden[:, -1])
+
+    def encode_frames(
+        self,
+        pixels: Float[Tensor, "v f c h x"],
+        *,
+        mask: Bool[Tensor, "v f"],
+        shifted_blocks: Sequence[int],
+    ) -> Float[Tensor, "v f n d"]:
+        """Encode the real frames: what the probe sees of all patches, then of each alone."""
+        x = run_blocks(
+            self.embedded(pixels[mask]),
+            self.vision.encoder.layers,
+            mask=mask,
+            shifted_blocks=shifted_blocks,
+            leading=0,
+        )
+        x = self.vision.post_layernorm(x)
+        frame = self.vision.head(x)
+        patches = self.vision.head(x.flatten(0, 1)[:, None]).view_as(x)
+        return unpacked(torch.cat([frame[:, None], patches], dim=1), mask)
+
+    def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
+        """Start the temporal encoder afresh: these blocks have another activation."""
+        return None
+
+    def side(self) -> int:
+        """Return the side of a frame in pixels."""
+        return int(self.config.vision_config.image_size)
+
+    def embedded(self, pixels: Float[Tensor, "r c h x"]) -> Float[Tensor, "r n d"]:
+        """Turn pixels into the tokens that the first block reads."""
+        tokens: Tensor = self.vision.embeddings(pixels)
+        return tokens
