@@ -4,7 +4,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import index_here, show, talk
-from ucofia.cli.options import DeviceOption, IndexOption
+from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption
 from ucofia.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def serve(
     config: ConfigOption = None,
     log_level: LogLevelOption = None,
     access_log: AccessLogOption = None,
+    cluster: ClusterOption = None,
     device: ServeDeviceOption = None,
 ) -> int:
     """Open the page and the HTTP API for an index. Only this machine can reach it by default.
@@ -119,6 +121,7 @@ def serve(
         base_path=base_path,
         log_level=log_level,
         access_log=access_log,
+        cluster=cluster,
         device=device,
     )
     hosts = (*settings.hosts, socket.gethostname(), settings.host)
@@ -128,9 +131,10 @@ def serve(
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         talk(f"{len(one)} segments in {one.path}")
-    _announce(settings, listening.getsockname()[1], open_page=open_page)
-    indexes = next(iter(opened.values())) if len(opened) == 1 else opened
-    _run(create_app(indexes, settings=settings), settings, listening)
+    with _spread(opened, settings.cluster) as asked:
+        indexes = next(iter(asked.values())) if len(asked) == 1 else asked
+        _announce(settings, listening.getsockname()[1], open_page=open_page)
+        _run(create_app(indexes, settings=settings), settings, listening)
     return 0
 
 
@@ -177,6 +181,20 @@ def _opened(settings: "ServeSettings") -> "dict[str, Index]":
         models[one.settings.fingerprint] = one.model  # a missing one is told now
         opened[_name(one.path, opened)] = one
     return opened
+
+
+@contextmanager
+def _spread(opened: "dict[str, Index]", cluster: str | None) -> "Iterator[dict[str, Index]]":
+    """Let a cluster do the searching, if one is named."""
+    if cluster is None:
+        yield opened
+        return
+    from ucofia.cluster.search import sharded
+
+    talk("spreading the segments over the cluster")
+    with ExitStack() as stack:
+        enter, share = stack.enter_context, len(opened)
+        yield {name: enter(sharded(one, cluster, share=share)) for name, one in opened.items()}
 
 
 def _name(path: str, taken: Sequence[str] | dict[str, "Index"]) -> str:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AUTO, LOCAL = "auto", "local"
-PLACED_SECONDS = 300.0  # without any actor, after which the cluster is called full
+PLACED_SECONDS = 60.0  # without any actor, after which something is said
 _POLL_SECONDS = 1.0
 
 
@@ -107,16 +107,23 @@ class Pool(Generic[T]):
         for _ in range(count):
             self._add()
 
-    def run(self, queue: "deque[T]") -> Iterator[tuple[T, Any]]:
+    def run(
+        self, queue: "deque[T]", still: Callable[[T], T | None] = lambda item: item
+    ) -> Iterator[tuple[T, Any]]:
         """Work until the queue is empty; yields items with their answers, or with `Died`.
 
-        The queue may be filled again meanwhile.
+        The queue may be filled again meanwhile. `still` says what is left to do of an item when
+        its turn comes; None for nothing.
         """
         library = ray()
         while queue or self._busy:
             while queue and self._idle:
-                actor, item = self._idle.pop(), queue.popleft()
-                self._busy[actor.run.remote(item)] = (actor, item)
+                item = still(queue.popleft())
+                if item is not None:
+                    actor = self._idle.pop()
+                    self._busy[actor.run.remote(item)] = (actor, item)
+            if not queue and not self._busy:
+                return
             pending = [*self._busy, *self._waiting]
             done, _ = library.wait(pending, num_returns=1, timeout=_POLL_SECONDS)
             for answer in done:
@@ -158,9 +165,12 @@ class Pool(Generic[T]):
         return item, result
 
     def _require_actors(self) -> None:
+        """Wait for room as long as others use it; give up where there can be none."""
         now = time.monotonic()
         if self._idle or self._busy:
             self._placed_at = now
         elif now - self._placed_at > PLACED_SECONDS:
-            problem = f"no machine had room for an actor within {PLACED_SECONDS:.0f} s"
-            raise ClusterError("the cluster", problem)
+            if ray().cluster_resources().get("CPU", 0.0) < 1:
+                raise ClusterError("the cluster", "no machine of it has a processor to give")
+            logger.warning("waiting for room: all processors of the cluster are taken")
+            self._placed_at = now

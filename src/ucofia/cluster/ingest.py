@@ -13,7 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -133,6 +133,8 @@ class _Run:
         self.queue = [file for file in found if self._is_wanted(file, retry=retry)]
         self._total, self._done = len(found), len(found) - len(self.queue)
         self._waiting: list[Entry] = []
+        self._news: set[tuple[str, int, int]] = set()
+        self._looked, self._looked_at = self.seen, -COMMIT_SECONDS
         self._committed_at = time.monotonic()
         self._say()
 
@@ -152,7 +154,8 @@ class _Run:
         )
         deaths: dict[str, int] = {}
         try:
-            for part, answer in pool.run(parts):
+            still = (lambda part: part) if is_alone else self._still
+            for part, answer in pool.run(parts, still):
                 if isinstance(answer, Died):
                     self._again(part, parts, deaths)
                 else:
@@ -189,6 +192,18 @@ class _Run:
             self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
             return False
         return True
+
+    def _still(self, part: Part) -> Part | None:
+        """Leave out what another run has added since this one began."""
+        if time.monotonic() - self._looked_at > COMMIT_SECONDS:
+            # `seen` stays: parts that were given out before must still be compared with these.
+            news, self._looked = fragments.files_in(self.store.path, seen=self._looked)
+            self._news |= {(f.path, f.size_bytes, f.mtime_ns) for f in news.values()}
+            self._looked_at = time.monotonic()
+        left = tuple(f for f in part.files if (f.path, f.size_bytes, f.mtime_ns) not in self._news)
+        self.report.unchanged += len(part.files) - len(left)
+        self._done += len(part.files) - len(left)
+        return replace(part, files=left) if left else None
 
     def _take(self, part: Part, done: Done) -> None:
         hidden = [path for path in done.unseen if os.path.lexists(path)]

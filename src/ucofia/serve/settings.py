@@ -44,6 +44,7 @@ class ServeSettings(BaseSettings):
     port: int = Field(default=8642, ge=0, le=65535)
     base_path: str = ""  # the page is at this path, as a proxy shows it: /videos
     device: str = "cpu"
+    cluster: str | None = None  # a Ray cluster that does the searching: auto, local, an address
     token: str | None = Field(
         default=None, repr=False
     )  # without it everybody who reaches the port asks

@@ -7,6 +7,7 @@ occasion and not kept.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +29,10 @@ from ucofia.video.worker_process import VIDEO_WORKER
 
 PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 SEGMENTS_COMPARED_AT_ONCE = 512
+
+
+# Of every segment: the total, and what it is the mean of.
+Likeness: TypeAlias = tuple[Float[Array, " v"], dict[str, Float[Array, " v"]]]
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,13 @@ def similar(
     *,
     top: int,
     place: str | None = None,
+    measured: Likeness | None = None,
 ) -> list[Hit]:
-    """Rank videos by their likeness to an example; what lies at its own place is left out."""
-    total, levels = likeness(video, collection)
+    """Rank videos by their likeness to an example; what lies at its own place is left out.
+
+    `measured` is the likeness of every segment where somebody else has measured it.
+    """
+    total, levels = likeness(video, collection) if measured is None else measured
     rows = np.arange(len(collection)) if among is None else among
     rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
     scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
@@ -91,9 +100,7 @@ def similar(
     return hits_of(None, collection, ranking, with_moments=False)
 
 
-def likeness(
-    video: VideoFeatures, collection: Collection
-) -> tuple[Float[Array, " v"], dict[str, Float[Array, " v"]]]:
+def likeness(video: VideoFeatures, collection: Collection) -> Likeness:
     """How alike every segment is to a video: the cosine of both, and of frames that pair up.
 
     Every frame of the query looks for its best partner; so order and length do not matter.

@@ -83,16 +83,30 @@ class Pruning:
             self.bound = others + self.reach[at]
             self._drop()
 
+    def best_totals(self) -> Array:
+        """The best totals so far, at most as many as the list is long."""
+        totals = np.concatenate([np.zeros(0, np.float32), *(part.total for part in self.scored)])
+        return np.asarray(np.sort(totals)[-self.top :])
+
+    def raise_threshold(self, floor: float) -> None:
+        """Drop what cannot reach a score that others have reached often enough."""
+        self.threshold = max(self.threshold, np.float32(floor))
+        self._drop()
+
     def finish(self) -> Ranking:
         """Score what is left, best bound first, until nothing can enter any more."""
         while len(self.rows):
             count = min(SCORED_AT_ONCE, len(self.rows))
             self._score(np.argpartition(-self.bound, count - 1)[:count])
             self._drop()
-        rows = np.concatenate(self.scored_rows)
+        none = np.zeros(0, np.float32)
+        rows = np.concatenate([np.zeros(0, np.int64), *self.scored_rows])
         scores = Scores(
-            np.concatenate([part.total for part in self.scored]),
-            {n: np.concatenate([p.levels[n] for p in self.scored]) for n in self.query.levels},
+            np.concatenate([none, *(part.total for part in self.scored)]),
+            {
+                name: np.concatenate([none, *(part.levels[name] for part in self.scored)])
+                for name in self.query.levels
+            },
         )
         return best(self.collection, rows, scores, top=self.top, query=self.query)
 
@@ -103,7 +117,7 @@ class Pruning:
         self.scored.append(score(self.query, self.collection, rows))
         totals = np.concatenate([part.total for part in self.scored])
         if len(totals) >= self.top:
-            self.threshold = np.partition(totals, -self.top)[-self.top]
+            self.threshold = max(self.threshold, np.partition(totals, -self.top)[-self.top])
         self._keep(np.delete(np.arange(len(self.rows)), which))
 
     def _drop(self) -> None:

@@ -7,7 +7,7 @@ every answer is the one that its query gets alone.
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,32 +91,54 @@ def exact(
     kernels: Kernels | None = None,
 ) -> list[Ranking]:
     """Find what `brute_force` finds, and score only what can still enter each list."""
+    found = []
+    with torch.inference_mode():
+        for one in prunings(
+            queries, collection, top=top, among=among, preview=preview, kernels=kernels
+        ):
+            if isinstance(one, Pruning):
+                one.tighten()
+                one = one.finish()
+            found.append(one)
+    return found
+
+
+def prunings(
+    queries: Sequence[Query],
+    collection: Collection,
+    *,
+    top: int,
+    among: Array | None = None,
+    preview: Preview | None = None,
+    kernels: Kernels | None = None,
+) -> Iterator[Pruning | Ranking]:
+    """Begin an exact search: for each query a pruning that has its first threshold.
+
+    Where pruning does not pay it is the whole answer, by brute force.
+    """
     if not queries:
-        return []
+        return
     count = len(collection) if among is None else len(among)
     hopeless = bounds.patch_levels(queries[0]) and preview is None
     if hopeless or not bounds.is_bounded(queries[0]) or count <= FEW:
-        return brute_force(queries, collection, top=top, among=among)
+        yield from brute_force(queries, collection, top=top, among=among)
+        return
     kernels = kernels or kernels_for(count)
-    found = []
-    with torch.inference_mode():
-        for start in range(0, len(queries), QUERIES_AT_ONCE):
-            some = queries[start : start + QUERIES_AT_ONCE]
-            bases = bounds.without_patches(some, collection, among, kernels=kernels)
-            for query, base in zip(some, bases, strict=True):
-                pruning = Pruning(
-                    query,
-                    collection,
-                    top=top,
-                    rows=among,
-                    base=base,
-                    preview=preview,
-                    kernels=kernels,
-                )
-                pruning.seed(SEEDS)
-                pruning.tighten()
-                found.append(pruning.finish())
-    return found
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        some = queries[start : start + QUERIES_AT_ONCE]
+        bases = bounds.without_patches(some, collection, among, kernels=kernels)
+        for query, base in zip(some, bases, strict=True):
+            pruning = Pruning(
+                query,
+                collection,
+                top=top,
+                rows=among,
+                base=base,
+                preview=preview,
+                kernels=kernels,
+            )
+            pruning.seed(SEEDS)
+            yield pruning
 
 
 def fast(

@@ -12,16 +12,19 @@ between and takes its own copy of a doubled file out again.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import lance
+import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
+from ucofia.index.search.collection import Column
 from ucofia.index.storage import schema as arrow
-from ucofia.index.storage.location import reading, writing
+from ucofia.index.storage.location import is_remote, reading, writing
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import (
     SEGMENTS,
@@ -36,6 +39,7 @@ Lance: TypeAlias = Any  # Lance has no types
 
 PARTS = "ucofia.parts"
 IDENTITY = ("path", "size_bytes", "mtime_ns", "content_hash")
+CACHED_ROWS = 256  # of a remote column that are fetched at once
 ATTEMPTS = 20  # of a commit that meets others which change the same fragments
 
 
@@ -111,6 +115,72 @@ def files_in(
         fragments = dataset.get_fragments()
         new = [fragment for fragment in fragments if fragment.fragment_id not in seen]
         return _files(dataset, new), frozenset(f.fragment_id for f in fragments)
+
+
+def rows_per_fragment(store: Store) -> list[tuple[int, int]]:
+    """List the fragments of a store's version in the order of its rows, and how many each has."""
+    with reading(store.path):
+        fragments = store._segments.get_fragments()
+        return [(fragment.fragment_id, fragment.count_rows()) for fragment in fragments]
+
+
+class FragmentStore(Store):
+    """One version of an index of which only some fragments are seen.
+
+    Vectors of an object store are kept in files of a cache folder and mapped from there.
+    """
+
+    _fragments: tuple[int, ...] = ()
+    _cache: Path | None = None
+
+    @classmethod
+    def at(
+        cls, path: str, version: int, fragments: Sequence[int], *, cache: Path
+    ) -> "FragmentStore":
+        """Open some fragments of a version."""
+        settings = Store.open(path).settings
+        with reading(path):
+            store = cls(path, settings, lance.dataset(table_uri(path), version=version))
+        store._fragments, store._cache = tuple(fragments), cache
+        return store
+
+    def __len__(self) -> int:
+        return sum(fragment.count_rows() for fragment in self._seen())
+
+    def _seen(self) -> list[Lance]:
+        return [self._segments.get_fragment(number) for number in self._fragments]
+
+    def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Any:
+        with reading(self.path):
+            scanner = self._segments.scanner(
+                columns=list(columns),
+                fragments=self._seen(),
+                with_row_address=with_row_address,
+                scan_in_order=True,
+            )
+            return scanner.to_table()
+
+    def _column(self, name: str, address: Any, width: int) -> Column:
+        if not is_remote(self.path):
+            return super()._column(name, address, width)
+        assert self._cache is not None
+        self._cache.mkdir(parents=True, exist_ok=True)
+        units = self._segments.schema.field(name).type.list_size // width
+        shape = (len(address), units, width)
+        file = self._cache / f"{name}.npy"
+        kept = np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape)
+        done = 0
+        with reading(self.path):
+            scanner = self._segments.scanner(
+                columns=[name], fragments=self._seen(), scan_in_order=True, batch_size=CACHED_ROWS
+            )
+            for batch in scanner.to_batches():
+                flat = batch.column(name).flatten().to_numpy(zero_copy_only=False)
+                kept[done : done + len(batch)] = flat.reshape(-1, units, width)
+                done += len(batch)
+        kept.flush()
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        return Column.of(np.load(file, mmap_mode="c"))
 
 
 def _written(path: str, table: Any) -> list[Fragment]:

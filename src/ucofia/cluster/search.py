@@ -1,0 +1,111 @@
+"""An index whose searches run on a cluster; everything else is the index's own."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from ucofia.cluster import connect
+from ucofia.cluster.shards import Shards
+from ucofia.index.discover import place_of
+from ucofia.index.index import Index
+from ucofia.index.results import similar as examples
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.search import Searcher
+from ucofia.index.snapshot import PREVIEW_TEXTS, Snapshot
+from ucofia.index.storage.schema import Array
+from ucofia.model import Model
+
+
+@dataclass(frozen=True)
+class ShardedSearcher(Searcher):
+    """Ranks on the cluster what a `Searcher` ranks here."""
+
+    shards: Shards | None = None
+    own_biases: object = None  # those that the shards hold
+
+    def rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
+        """Find the best segments for each query."""
+        assert self.shards is not None
+        biases = self.collection.biases
+        return self.shards.rank(
+            queries,
+            top=top,
+            among=self.among,
+            biases=None if biases is self.own_biases else biases,
+            is_exact=self.is_exact,
+        )
+
+
+@dataclass(frozen=True)
+class ShardedSnapshot(Snapshot):
+    """One version of an index, its segments spread over actors."""
+
+    shards: Shards
+
+    def _searcher(self, filters: Filters, *, exact: bool) -> Searcher:
+        return ShardedSearcher(
+            self.collection,
+            self.preview,
+            among=filters.rows(self.collection),
+            is_exact=exact,
+            shards=self.shards,
+            own_biases=self.collection.biases,
+        )
+
+    def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
+        """Find videos like a video or picture, best first; not the video itself."""
+        among, features = filters.rows(self.collection), self._features(example)
+        return examples.similar(
+            features,
+            self.collection,
+            among,
+            top=top,
+            place=place_of(example),
+            measured=self.shards.likeness(features),
+        )
+
+
+class ShardedIndex(Index):
+    """An index that is searched by actors; made by `sharded`."""
+
+    _shards: Shards
+    _sharded: ShardedSnapshot | None = None
+
+    def newest(self) -> Snapshot:
+        """The newest version; when it is another one, its fragments are spread anew."""
+        found = super().newest()
+        if self._sharded is None or self._sharded.version != found.version:
+            self._shards.open(found, _word_vectors(found, self.model))
+            values = {f.name: getattr(found, f.name) for f in fields(Snapshot)}
+            self._sharded = ShardedSnapshot(**values, shards=self._shards)
+        return self._sharded
+
+
+def _word_vectors(snapshot: Snapshot, model: Model) -> Array:
+    """The vectors of some words, to see which way words point."""
+    texts = snapshot.bank.texts[:PREVIEW_TEXTS] if snapshot.bank else ()
+    found = [text.words[text.word_mask].cpu().numpy() for text in model.encode_texts(texts)]
+    return np.concatenate([np.zeros((0, snapshot.store.settings.width), np.float32), *found])
+
+
+@contextmanager
+def sharded(
+    index: Index, address: str, *, actors: int | None = None, share: int = 1
+) -> Iterator[ShardedIndex]:
+    """Spread an index over a cluster for as long as it is asked.
+
+    By default there is an actor for every processor; where several indexes are spread, `share`
+    says how many, so that all of them find room.
+    """
+    with connect.connected(address):
+        opened = ShardedIndex.open(index.path, index.model)
+        assert isinstance(opened, ShardedIndex)
+        opened._shards = Shards(actors, share=share)
+        try:
+            yield opened
+        finally:
+            opened._shards.close()

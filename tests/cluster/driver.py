@@ -1,0 +1,40 @@
+"""A driver in a process of its own: `driver.py ADDRESS INDEX VIDEOS [before|after]`.
+
+`before` and `after` end it as a kill would: before or after the first commit, with the journal
+still as it was.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import ray
+from fakes import colour_model
+
+from ucofia.cluster import ingest
+from ucofia.index import pending
+from ucofia.index.index import Index
+from ucofia.index.storage import fragments
+
+
+def main(address: str, index: str, videos: str, death: str = "") -> None:
+    commit = fragments.commit
+
+    def deadly(*args: object, **options: object) -> bool:
+        if death == "after":
+            commit(*args, **options)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+    if death:
+        pending.fragments.commit = deadly
+        ingest.COMMIT_SECONDS = 0.0
+    ray.init(address=address, log_to_driver=False)
+    ingest.add(Index.open(index, colour_model()), [videos])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Shards answer like one machine: the same rows, the same scores, bit for bit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import COLOURS, colour_model
+
+from ucofia.cluster.shards import Owner, Request, Shard, floor, merged, shards_of
+from ucofia.index.index import Index
+from ucofia.index.search import search
+from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.schema import FileIdentity, SegmentRow
+from ucofia.index.storage.store import Store
+
+BANK = [f"{one} {other}" for one in COLOURS for other in COLOURS]
+
+
+def fill(store: Store, rows: int, *, seed: int = 0) -> None:
+    """Put synthetic segments into an index; some are copies, so that there are ties."""
+    settings, rng = store.settings, np.random.default_rng(seed)
+    width, frames = settings.width, settings.frames
+
+    def vectors(*shape: int) -> np.ndarray:
+        values = np.abs(rng.normal(size=(*shape, width))) ** 3
+        return (values / np.linalg.norm(values, axis=-1, keepdims=True)).astype(np.float16)
+
+    made: list[SegmentRow] = []
+    for number in range(rows):
+        name = f"/videos/{seed}/{(number * 7919) % rows:06}.mp4"
+        if made and number % 5 == 0:
+            twin = made[rng.integers(len(made))]
+            same = {n: getattr(twin, n) for n in ("video", "frames", "patches")}
+        else:
+            same = {
+                "video": vectors(),
+                "frames": vectors(frames),
+                "patches": vectors(settings.patches),
+            }
+        made.append(
+            SegmentRow(
+                file=FileIdentity(name, 1, 1, f"{number:032}"),
+                number=0,
+                start_second=0.0,
+                end_second=1.0,
+                duration_seconds=1.0,
+                frame_seconds=tuple(float(k) for k in range(frames)),
+                voting_frames=frames,
+                patch_positions=np.zeros((frames, settings.tokens_per_frame - 1), np.int16),
+                grid_patches=16,
+                thumbnails=(),
+                **same,
+            )
+        )
+    store.put(made)
+    store.refresh()
+
+
+def answers(
+    snapshot: Snapshot, shards: list[Shard], queries: list[Query], *, top: int, **asked: object
+) -> list[Ranking]:
+    """What the actors and the driver do, without Ray between them."""
+    owners = {shard.number: Owner() for shard in shards}
+    among = asked.pop("among", None)
+    requests = {}
+    for shard in shards:
+        own = None
+        if among is not None:
+            own = among[(among >= shard.start) & (among < shard.stop)] - shard.start
+        requests[shard.number] = Request("k", tuple(queries), top, own, **asked)
+        assert owners[shard.number].own(shard)
+    begun = [owners[n].begin(n, request) for n, request in requests.items()]
+    floors = [floor([totals[at] for totals in begun], top) for at in range(len(queries))]
+    found = {n: owners[n].finish(n, request, floors) for n, request in requests.items()}
+    return [
+        merged(snapshot.collection, [(s.start, found[s.number][at]) for s in shards], top=top)
+        for at in range(len(queries))
+    ]
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    index = Index.create(tmp_path_factory.mktemp("shards") / "index", colour_model(), bank=BANK)
+    for part in range(6):
+        fill(index._store, 450, seed=part)
+    index.add([])  # solves the bank and makes the preview
+    return index.newest()
+
+
+def same(one: list[Ranking], other: list[Ranking]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert a.rows.tolist() == b.rows.tolist()
+        assert a.scores.total.tobytes() == b.scores.total.tobytes()
+        for name, values in a.scores.levels.items():
+            assert values.tobytes() == b.scores.levels[name].tobytes()
+
+
+TEXTS = ["red", "blue white", "green thing", "thing", "black yellow red"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("top", [1, 10, 60])
+def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> None:
+    queries = snapshot.queries(TEXTS)
+    shards = shards_of(snapshot, count, np.zeros((0, 8), np.float32))
+    assert len(shards) == count
+    assert [s.start for s in shards] == [0, *(s.stop for s in shards[:-1])]
+    collection, preview = snapshot.collection, snapshot.preview
+    whole = search.exact(queries, collection, top=top, preview=preview)
+    same(whole, search.brute_force(queries, collection, top=top))
+    same(answers(snapshot, shards, queries, top=top), whole)
+    among = np.arange(3, len(collection), 7)
+    some = search.exact(queries, collection, top=top, among=among, preview=preview)
+    same(answers(snapshot, shards, queries, top=top, among=among), some)
+
+
+def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
+    queries = snapshot.queries(TEXTS)
+    shards = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    found = answers(snapshot, shards, queries, top=10)
+    owner, number = Owner(), shards[2].number
+    owner.own(shards[2])
+    request = Request("k", tuple(queries), 10)
+    alone = owner.finish(number, request, [-np.inf] * len(queries))
+    spared = owner.finish(number, request, [float(r.scores.total[-1]) for r in found])
+    assert sum(r.scored for r in spared) <= sum(r.scored for r in alone)
+    for ranking, with_floor in zip(found, spared, strict=True):
+        own = {r - shards[2].start for r in ranking.rows.tolist() if r >= shards[2].start}
+        assert own <= set(with_floor.rows.tolist())
+
+
+def test_segments_that_are_not_those_of_the_version_are_refused(snapshot: Snapshot) -> None:
+    first, *_ = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    assert not Owner().own(replace(first, digest="0" * 32))
+
+
+def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
+    (whole,) = shards_of(snapshot, 1, np.zeros((0, 8), np.float32))
+    owner = Owner()
+    assert owner.own(replace(whole, is_previewed=False))
+    assert owner._owned[0][2] is not None
+    queries = snapshot.queries(TEXTS)
+    found = owner.finish(0, Request("k", tuple(queries), 10), [-np.inf] * len(queries))
+    same(found, search.exact(queries, snapshot.collection, top=10, preview=snapshot.preview))
