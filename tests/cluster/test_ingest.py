@@ -49,3 +49,36 @@ def test_a_cluster_makes_the_index_of_one_machine(
     assert (again.added, again.unchanged, len(again.failed)) == (0, 12, 1)
     assert again.failed[0].is_known
     same_rows(plain, index)
+
+
+def test_all_pairs_are_scored_as_on_one_machine(ray_local: None) -> None:
+    import torch
+
+    from ucofia.cluster.evaluate import cluster_scores
+    from ucofia.evaluate.gallery import level_scores
+    from ucofia.index.search.collection import in_memory
+    from ucofia.types import VideoFeatures
+
+    model = colour_model()
+    videos, frames, width = 70, model.config.frames, model.backbone.width
+    patches = frames * model.config.tokens_per_frame
+    collection = in_memory(
+        VideoFeatures(
+            video=torch.nn.functional.normalize(torch.rand(videos, width), dim=-1),
+            frames=torch.nn.functional.normalize(torch.rand(videos, frames, width), dim=-1),
+            frame_mask=torch.ones(videos, frames, dtype=torch.bool),
+            patches=torch.nn.functional.normalize(torch.rand(videos, patches, width), dim=-1),
+            patch_mask=torch.ones(videos, patches, dtype=torch.bool),
+        )
+    )
+    texts = [*BANK, "red " * (model.config.words + 5)]
+    told: list[int] = []
+    with pytest.warns(match="longer than"):
+        expected = level_scores(model, texts, collection, "all")
+    with pytest.warns(match="longer than"):
+        found = cluster_scores(
+            model, texts, collection, "all", lambda what, done, total: told.append(done)
+        )
+    assert told[-1] == len(texts)
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, abs=1e-5)

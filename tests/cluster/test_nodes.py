@@ -16,6 +16,7 @@ from ucofia.index.index import Index
 from ucofia.index.pending import Journal
 
 pytestmark = pytest.mark.slow
+MEMORY = {"object_store_memory": 100 << 20}
 DRIVER = Path(__file__).parent / "driver.py"
 
 
@@ -51,9 +52,8 @@ def cluster(s3: str) -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     from ray.cluster_utils import Cluster
 
-    options = {"object_store_memory": 100 << 20}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
-    made.workers = [made.add_node(num_cpus=1, **options) for _ in range(2)]
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **MEMORY})
+    made.workers = [made.add_node(num_cpus=1, **MEMORY) for _ in range(2)]
     made.wait_for_nodes()
     ray.init(address=made.address, log_to_driver=False)
     yield made
@@ -73,6 +73,47 @@ def drive(cluster: Any, index: Index, videos: object, *death: str) -> subprocess
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
+
+
+def same_hits(one: Index, other: Index, **asked: Any) -> None:
+    """Both answer alike, bit for bit."""
+    for text in ("red", "blue white", "thing"):
+        first, second = one.search(text, **asked), other.search(text, **asked)
+        assert first == second
+
+
+def test_searching_goes_on_when_a_node_dies(cluster: Any, tmp_path: Path) -> None:
+    from test_shards import fill
+
+    from ucofia.cluster.search import sharded
+    from ucofia.index.results.hits import Filters
+
+    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    for part in range(4):
+        fill(index._store, 800, seed=part)
+    index.add([])
+    with sharded(index, cluster.address, actors=2) as spread:
+        assert spread.newest().shards is not None
+
+        def agree() -> None:
+            same_hits(index, spread)
+            same_hits(index, spread, top=40, grouped=False)
+            same_hits(index, spread, filters=Filters(under=["/videos/1", "/videos/3"]))
+            same_hits(index, spread, min_confidence=0.6)
+            best = index.search("red")[0]
+            why = spread.explain("red", best.segment)
+            assert why == index.explain("red", best.segment) == spread.search("red")[0].explain()
+            alike = [hit.path for hit in spread.similar(best.path, top=5)]
+            assert alike == [hit.path for hit in index.similar(best.path, top=5)]
+            fast = spread.search("green", exact=False)
+            assert len({hit.path for hit in fast} & {h.path for h in index.search("green")}) >= 9
+
+        agree()
+        cluster.remove_node(cluster.workers.pop(), allow_graceful=False)
+        agree()
+        fill(index._store, 300, seed=9)
+        agree()
+    cluster.workers.append(cluster.add_node(num_cpus=1, **MEMORY))
 
 
 def test_sources_and_index_in_an_object_store(
@@ -155,3 +196,4 @@ def test_a_node_dies_while_indexing(
     same_answers(plain, index)
     index.compact()
     same_rows(plain, index)
+    cluster.workers.append(cluster.add_node(num_cpus=1, **MEMORY))

@@ -1,5 +1,7 @@
 """`ucofia eval`: a model on a benchmark, with everything one must know to believe the figures."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +14,7 @@ from ucofia.cli.frame_cache import cache_folder, decode_once
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
+    ClusterOption,
     DataOption,
     DeviceOption,
     JsonOption,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.registry import OpenedData
     from ucofia.datasets.types import Benchmark
     from ucofia.evaluate.benchmark import Evaluation, Options
+    from ucofia.evaluate.gallery import LevelScorer
     from ucofia.model import Model
     from ucofia.types import Progress
 
@@ -52,6 +56,7 @@ def evaluate(
     tokens: TokensOption = None,
     batch: BatchOption = 32,
     workers: WorkersOption = 0,
+    cluster: ClusterOption = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
@@ -76,11 +81,28 @@ def evaluate(
         known, frames, options = with_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
-        found = evaluation.evaluate(loaded, known, frames, options=options, progress=progress)
+        with _scorer(cluster) as scorer:
+            found = evaluation.evaluate(
+                loaded, known, frames, options=options, scorer=scorer, progress=progress
+            )
     if out is None and Path(model).is_dir():
         out = Path(model) / f"eval-{benchmark}-{split}"
     _report(found, model, loaded, out, json=json)
     return 0
+
+
+@contextmanager
+def _scorer(cluster: str | None) -> "Iterator[LevelScorer]":
+    """What scores all pairs: this process, or a cluster if one is named."""
+    if cluster is None:
+        from ucofia.evaluate.gallery import level_scores
+
+        yield level_scores
+        return
+    from ucofia.cluster.evaluate import scoring
+
+    with scoring(cluster) as scorer:
+        yield scorer
 
 
 def _report(

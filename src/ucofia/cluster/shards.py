@@ -9,6 +9,7 @@ order: score, path, second. What an actor that died owned is taken over by the o
 import hashlib
 import logging
 import secrets
+import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ class Owner:
 
     def own(self, shard: Shard) -> bool:
         """Open a shard; False where its segments are not those that were expected."""
-        folder = Path(self._cache.name) / f"{shard.version}-{shard.number}"
+        folder = self._folder(shard)
         store = FragmentStore.at(shard.index, shard.version, shard.fragments, cache=folder)
         collection = store.collection()
         if shard.kept is not None:
@@ -93,7 +94,10 @@ class Owner:
             return False
         preview = self._preview(shard, store, collection, folder)
         collection = replace(collection, biases=shard.biases)
+        old = self._owned.get(shard.number)
         self._owned[shard.number] = (shard, collection, preview)
+        if old is not None and old[0].version != shard.version:
+            shutil.rmtree(self._folder(old[0]), ignore_errors=True)
         return True
 
     def begin(self, number: int, request: Request) -> list[Array]:
@@ -123,6 +127,9 @@ class Owner:
     def likeness(self, number: int, video: VideoFeatures) -> tuple[Array, dict[str, Array]]:
         """How alike every segment of a shard is to a video."""
         return likeness(video, self._owned[number][1])
+
+    def _folder(self, shard: Shard) -> Path:
+        return Path(self._cache.name) / f"{shard.version}-{shard.number}"
 
     def _begin(self, number: int, request: Request) -> list[Pruning | Ranking]:
         _, collection, preview = self._owned[number]

@@ -21,6 +21,7 @@ from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Benchmark, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
+    LevelScorer,
     SearchCheck,
     check_search,
     counting_cuts,
@@ -118,6 +119,7 @@ def evaluate(
     frames: FrameSource,
     *,
     options: Options | None = None,
+    scorer: LevelScorer = level_scores,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Rank a split both ways, raw and normalised, level by level.
@@ -129,6 +131,7 @@ def evaluate(
         benchmark: The data set; `options.split` of it is tested, `options.bank` normalises.
         frames: Where frames (or features, or stored tokens) come from.
         options: What is evaluated and how much of it; the test split with all normalisations.
+        scorer: Scores all pairs; this process, or a cluster (`cluster.evaluate.scoring`).
         progress: Told about every stage.
 
     Returns:
@@ -154,7 +157,7 @@ def evaluate(
     with clock("encoding videos"):
         collection = encoded(split, progress=progress)
     with clock("scoring"), counting_cuts() as cut:
-        scores = level_scores(model, texts, collection, split.name, progress=progress)
+        scores = scorer(model, texts, collection, split.name, progress=progress)
     with counting_cuts():
         with clock("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
@@ -162,7 +165,7 @@ def evaluate(
             banks: dict[Direction, LevelScores] = {}
             if bank is not None:
                 taken = _bank(bank, options)
-                banks = _bank_scores(model, texts, collection, taken, encoded, progress)
+                banks = _bank_scores(scorer, model, texts, collection, taken, encoded, progress)
     with clock("ranking"):
         weights = dict(zip(scores, level_weights(model), strict=True))
         ranked = rank_all(scores, truth, banks, weights, options, progress)
@@ -243,6 +246,7 @@ def _bank(split: Split, options: Options) -> BankPart:
 
 
 def _bank_scores(
+    scorer: LevelScorer,
     model: Model,
     texts: Sequence[str],
     collection: Collection,
@@ -254,11 +258,11 @@ def _bank_scores(
     banks: dict[Direction, LevelScores] = {}
     if bank.texts:
         name = "the bank's texts"
-        banks["t2v"] = level_scores(model, bank.texts, collection, name, progress=progress)
+        banks["t2v"] = scorer(model, bank.texts, collection, name, progress=progress)
     if bank.videos.videos:
         others = encoded(bank.videos, progress=progress)
         name = "the bank's videos"
-        banks["v2t"] = level_scores(model, texts, others, name, progress=progress)
+        banks["v2t"] = scorer(model, texts, others, name, progress=progress)
     return banks
 
 

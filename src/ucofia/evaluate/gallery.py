@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,6 +40,21 @@ class SearchCheck:
     queries: int
     same_rank: int
     largest_difference: float  # of any score
+
+
+class LevelScorer(Protocol):
+    """Scores every text against every video, level by level: here, or on a cluster."""
+
+    def __call__(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        collection: Collection,
+        name: str,
+        *,
+        progress: Progress | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return one matrix per level, texts by videos."""
 
 
 def gallery(
