@@ -13,6 +13,11 @@ sys.path.insert(0, str(HERE.parent))
 os.environ["PYTHONPATH"] = os.pathsep.join(p for p in [str(HERE.parent), *sys.path] if p)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A busy machine is no bug.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
+os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "300")
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
+os.environ.setdefault("RAY_health_check_timeout_ms", "60000")
 
 from fakes import COLOURS, clip  # noqa: E402
 
