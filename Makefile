@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # A folder outside the checkout, where only what is in the wheel can be found.
 OUTSIDE := $(or $(TMPDIR),/tmp)/ucofia-wheel
 
-.PHONY: demo setup test test-all test-browser lint docs wheel demo-of-wheel bench clean
+.PHONY: demo setup test test-all test-cluster test-browser lint docs wheel demo-of-wheel bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,10 @@ test: lint
 
 test-all: lint setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# A head and two nodes on this machine, of which some die; one test at a time.
+test-cluster: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/cluster -n 0 -rs
 
 # Takes a Chromium that is there; on Debian as root it installs one.
 test-browser: $(READY)

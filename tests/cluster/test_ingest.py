@@ -77,7 +77,7 @@ def test_all_pairs_are_scored_as_on_one_machine(ray_local: None) -> None:
         expected = level_scores(model, texts, collection, "all")
     with pytest.warns(match="longer than"):
         found = cluster_scores(
-            model, texts, collection, "all", lambda what, done, total: told.append(done)
+            model, texts, collection, "all", progress=lambda what, done, total: told.append(done)
         )
     assert told[-1] == len(texts)
     for name, values in expected.items():
