@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from fakes import ColourBackbone, clip, colour_model
 
-from ucofia import checkpoint
+from tests.test_starter import small
+from ucofia import checkpoint, starter_parts
 from ucofia.cli import main
 from ucofia.index.index import Index
+from ucofia.model import Model
 from ucofia.types import TextBatch
 
 HEAVY = ("torch", "transformers", "matplotlib", "fastapi", "ray")
@@ -30,6 +32,35 @@ sys.exit(code or (f"loaded {{loaded}}" if loaded else 0))
     env = os.environ | {"UCOFIA_INDEX": str(tmp_path / "index")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("door", ["search", "encode_text"])
+def test_words_meet_a_joined_model_without_the_library_of_models(
+    door: str, tmp_path: Path
+) -> None:
+    checkpoint.save(Model(small(tmp_path), starter_parts.CONFIG), tmp_path / "model")
+    clip(tmp_path / "v" / "red.mp4", ["red"], seconds_each=0.5)
+    if door == "search":
+        index = Index.create(tmp_path / "index", tmp_path / "model", bank=["dog", "a dog runs"])
+        index.add(tmp_path / "v")
+        ask = "code = main(['search', 'a dog', '--index', 'index'])"
+    else:
+        ask = (
+            "m = load('model'); code = 3 if len(m.encode_text(m.tokenize(['a dog']))) == 1 else 1"
+        )
+    code = f"""
+import sys
+from ucofia import load
+from ucofia.cli import main
+{ask}
+assert code in (0, 3), code
+loaded = [name for name in ("transformers", "onnx", "matplotlib") if name in sys.modules]
+sys.exit(f"loaded {{loaded}}" if loaded else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
