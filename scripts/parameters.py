@@ -3,7 +3,7 @@
     python scripts/parameters.py
 
 Builds the models with fresh weights on a device without memory; no download is needed to count.
-UCoFiA is also counted on the larger towers of OpenAI's CLIP.
+UCoFiA is also counted on the larger towers of OpenAI's CLIP, and what `--lora` trains of it.
 """
 
 from collections import Counter
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ucofia.encode import lora
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import PRESETS
@@ -41,6 +42,7 @@ VIT_L14 = {
 }
 VIT_L14_336 = {**VIT_L14, "vision_config": {**VIT_L14["vision_config"], "image_size": 336}}
 TOWERS = {"ViT-B/32": VIT_B32, "ViT-L/14": VIT_L14, "ViT-L/14 at 336 px": VIT_L14_336}
+RANKS = (4, 16)
 PAPER = {"ucofia-msrvtt": 166, "x-clip": 164}
 PARTS = {
     "backbone.vision": "vision tower",
@@ -70,6 +72,13 @@ def count(name: str, towers: dict[str, Any]) -> Counter[str]:
     return counts
 
 
+def low_rank(towers: dict[str, Any], rank: int) -> int:
+    with torch.device("meta"):
+        backbone = ClipBackbone.from_geometry(towers)
+    layers = [backbone.get_submodule(name) for name in lora.adaptable(backbone)]
+    return sum(rank * sum(layer.weight.shape) for layer in layers)
+
+
 def main() -> None:
     for name, paper in PAPER.items():
         counts = count(name, VIT_B32)
@@ -82,6 +91,19 @@ def main() -> None:
         counts = count("ucofia", towers)
         alone = counts["vision tower"] + counts["text tower"]
         print(f"| {meaning} | {alone / 1e6:.2f} M | {counts.total() / 1e6:.2f} M |")
+    print(
+        "\n| trained, UCoFiA on ViT-B/32 | parameters | weights, gradients, moments |"
+        "\n|---|---|---|"
+    )
+    counts = count("ucofia", VIT_B32)
+    alone = counts["vision tower"] + counts["text tower"]
+    trained = {"everything": counts.total()}
+    for rank in RANKS:
+        trained[f"`--lora {rank}`"] = counts.total() - alone + low_rank(VIT_B32, rank)
+    for meaning, parameters in trained.items():
+        # Weights are there whether trained or not; a gradient and two moments where they are.
+        gigabytes = 4 * (counts.total() + 3 * parameters) / 1e9
+        print(f"| {meaning} | {parameters / 1e6:.2f} M | {gigabytes:.2f} GB |")
 
 
 if __name__ == "__main__":

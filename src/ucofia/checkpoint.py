@@ -5,16 +5,19 @@ file of others. Nothing is ever silently kept from initialisation.
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ucofia import convert, sharing, starter_parts
 from ucofia.atomic import atomic_write, write_atomic
 from ucofia.config import ModelConfig, model_config, to_dict
-from ucofia.encode import families
+from ucofia.encode import families, lora
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.skip_init import SkipInit
 from ucofia.errors import (
@@ -36,11 +39,19 @@ _OURS = {"format", "model", "backbone"}
 _FILE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 
 
-def save(model: Model, folder: Path | str) -> None:
-    """Write a model; each file appears whole or not at all."""
+def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
+    """Write a model; each file appears whole or not at all.
+
+    Of a model in low-rank training only what is trained is written, with the name of the towers
+    that it belongs to; `whole` merges both into a plain model.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    state, adapter = model.state_dict(), model.adapter
+    if adapter is not None:
+        fresh = model.backbone.fresh
+        state = lora.merged(state) if whole else lora.without_towers(state, fresh)
+    tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     with atomic_write(folder / WEIGHTS) as part:
         save_file(tensors, part)
     for name, text in model.backbone.assets().items():
@@ -50,7 +61,34 @@ def save(model: Model, folder: Path | str) -> None:
         "model": to_dict(model.config),
         "backbone": model.backbone.describe(),
     }
+    if adapter is not None and not whole:
+        settings["adapter"] = asdict(adapter)
     write_atomic(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
+
+
+def restore(model: Model, state: Mapping[str, Tensor]) -> None:
+    """Put a saved state back into the model that wrote it, to go on training."""
+    base = {} if model.adapter is None else model.state_dict()
+    model.load_state_dict({**base, **state})
+
+
+def merge(model: Model, state: Mapping[str, Tensor], source: str) -> None:
+    """Put a saved state into a model and end its low-rank training; it is plain afterwards."""
+    if model.adapter is not None:
+        assert isinstance(model.backbone, nn.Module)
+        lora.remove(model.backbone)
+        model.adapter = None
+    model.load_state_dict(lora.applied(model.state_dict(), state, source))
+
+
+def require_shareable(folder: Path) -> None:
+    """Refuse to share what others could not load: an adapter of towers on this machine only."""
+    if not is_model_folder(folder) or not (adapter := _read_settings(folder).get("adapter")):
+        return
+    base = str(dict(adapter).get("base", ""))
+    if Path(base).exists() or _can_only_be_a_path(base):
+        problem = f"it needs the towers of {base}, which others do not have; make it whole first: "
+        raise CheckpointError(folder, problem + f"ucofia convert {folder} --out WHOLE")
 
 
 def write_card(folder: Path) -> None:
@@ -108,23 +146,31 @@ def load(
         Traceback (most recent call last):
         ucofia.errors.UnknownNameError: unknown model 'clip-vit-b23'; did you mean 'clip-vit-b32'?
     """
+    path, model = _found(name, config, ())
+    model.source = str(path.absolute() if path.exists() and not is_name(name) else name)
+    return model.eval().to(device)
+
+
+def _found(
+    name: str | Path, config: ModelConfig | None, above: tuple[Path, ...]
+) -> tuple[Path, Model]:
+    """Find a model, wherever it is; `above` are the folders that named it as their base."""
     path = locate(name)
     if is_name(name) and name != starter_parts.NAME:
         model = _untrained(_pretrained(str(name)), config)
     elif is_model_folder(path):
         if config is not None:
             raise CheckpointError(path, "a trained model brings its own settings")
-        model = _load_folder(path)
+        model = _load_folder(path, above)
     elif path.is_file():
         model = _load_file(path, config)
     elif shared := _shared_folder(str(name)):
         if config is not None:
             raise CheckpointError(name, "a trained model brings its own settings")
-        model = _load_folder(shared)
+        model = _load_folder(shared, above)
     else:
         model = _untrained(_pretrained(str(name)), config)
-    model.source = str(path.absolute() if path.exists() and not is_name(name) else name)
-    return model.eval().to(device)
+    return path, model
 
 
 def is_name(name: str | Path) -> bool:
@@ -182,7 +228,7 @@ def _require_possible(values: Any, path: Path, key: str = "") -> None:
             raise CheckpointError(path, f"{key} is {values}; a model has at most {most}")
 
 
-def _load_folder(folder: Path) -> Model:
+def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     settings = _read_settings(folder)
     made_for = settings["format"]
     if not isinstance(made_for, int) or made_for > FORMAT:
@@ -191,6 +237,8 @@ def _load_folder(folder: Path) -> Model:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(folder, f"{WEIGHTS} is missing")
+    if "adapter" in settings:
+        return _load_adapter(folder, settings, above)
     try:
         with SkipInit():
             backbone = families.rebuild(settings["backbone"], folder)
@@ -202,6 +250,29 @@ def _load_folder(folder: Path) -> Model:
         problem = f"its settings describe no model ({type(error).__name__}: {said})"
         raise CheckpointError(folder / CONFIG, problem) from error
     convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
+    return model
+
+
+def _load_adapter(folder: Path, settings: Mapping[str, Any], above: tuple[Path, ...]) -> Model:
+    """Load the towers that were adapted, and add what was learned to their weights."""
+    try:
+        adapter = lora.Adapter(**settings["adapter"])
+    except TypeError as error:
+        raise CheckpointError(folder / CONFIG, f"no settings of an adapter ({error})") from error
+    here = folder.resolve()
+    if not adapter.base or not isinstance(adapter.base, str) or here in above:
+        problem = "it holds only what was trained, and not where its towers are"
+        raise CheckpointError(folder, problem)
+    _, base = _found(adapter.base, None, (*above, here))
+    assert isinstance(base.backbone, nn.Module)
+    if lora.tower_fingerprint(base.backbone) != adapter.towers:
+        problem = f"it was trained on other towers than {adapter.base} has today"
+        raise CheckpointError(folder, problem)
+    model = Model(base.backbone, model_config(settings["model"]))
+    source, trained = str(folder / WEIGHTS), convert.read_state(folder / WEIGHTS)
+    kept = lora.without_towers(model.state_dict(), base.backbone.fresh)
+    plain = {name: t for name, t in model.state_dict().items() if name not in kept}
+    convert.load_strictly(model, lora.applied(plain, trained, source), source)
     return model
 
 

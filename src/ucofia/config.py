@@ -106,6 +106,7 @@ class TrainConfig:
     warmup: float = 0.1  # share of all steps
     frozen_stem: bool = True  # embeddings, first convolution and first norm stay as they are
     frozen: tuple[str, ...] = ()  # parts that stay as they are, such as "backbone.vision"
+    lora: int | None = None  # rank of the matrices that are trained instead of the towers
     part_rates: tuple[tuple[str, float], ...] = ()  # (part, learning rate), the first that fits
 
 

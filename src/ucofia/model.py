@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ucofia.config import LevelConfig, ModelConfig, to_dict
 from ucofia.encode.backbone import Backbone, SigmoidBackbone
+from ucofia.encode.lora import Adapter
 from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
@@ -56,6 +57,7 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.source = ""  # where it was loaded from; an index finds it there again
+        self.adapter: Adapter | None = None  # while its towers are trained by low-rank matrices
         self.backbone = backbone
         width = backbone.width
         self.logit_scale = nn.Parameter(torch.tensor(backbone.logit_scale))

@@ -29,7 +29,12 @@ def to_toml(preset: Preset) -> str:
     """Write a preset; levels, the longest part, come last."""
     model, train = asdict(preset.model), asdict(preset.train)
     levels = model.pop("levels")
-    parts = [f"about = {_value(preset.about)}", "", *_table("[train]", train)]
+    head = {"about": preset.about, "backbone": preset.backbone}
+    parts = [
+        *(f"{name} = {_value(value)}" for name, value in head.items()),
+        "",
+        *_table("[train]", train),
+    ]
     parts += _table("[model]", model)
     for level in levels:
         parts += _table("[[model.levels]]", level)
@@ -44,14 +49,15 @@ def read(path: Path) -> Preset:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError("preset", str(path), f"it is not TOML: {error}") from error
-    require_known(values, ("about", *_TABLES), "table of a preset")
+    require_known(values, ("about", "backbone", *_TABLES), "table of a preset")
     for name in _TABLES:
         if not isinstance(values.get(name), dict):
             raise SettingError("preset", str(path), f"it needs a table [{name}]")
     # TOML has no nothing: what is None in a preset is left out.
     model = {"selector": None, **values["model"]}
     train: TrainConfig = train_config(values["train"])
-    return Preset(model_config(model), train, str(values.get("about", path)))
+    named = {name: str(values[name]) for name in ("backbone",) if name in values}
+    return Preset(model_config(model), train, str(values.get("about", path)), **named)
 
 
 def _table(head: str, values: Mapping[str, Any]) -> list[str]:

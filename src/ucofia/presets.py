@@ -107,6 +107,7 @@ class Preset:
     model: ModelConfig
     train: TrainConfig
     about: str
+    backbone: str = "clip-vit-b32"  # what it is trained on unless told otherwise
 
 
 PRESETS = {
@@ -127,6 +128,9 @@ PRESETS = {
     "clip4clip-seq": Preset(CLIP4CLIP_SEQ, _CLIPS, "CLIP4Clip, sequential transformer"),
     "x-clip": Preset(X_CLIP, _CLIPS, "X-CLIP's four grains and its attention over similarities"),
     "ts2-net": Preset(TS2_NET, _CLIPS, "TS2-Net: shift, selection, weighted frames"),
+    "shapes": Preset(
+        UCOFIA, _CLIPS, "first steps: small towers from nothing on data made here", "tiny"
+    ),
     "lit": Preset(LIT, _LIT, "locked-image tuning: a text tower learns a vision tower's space"),
     "zero-shot": Preset(ZERO_SHOT, _CLIPS, "UCoFiA before any training, on any backbone"),
     "zero-shot-siglip": Preset(ZERO_SHOT_SIGLIP, _CLIPS, "the same with SigLIP's length of texts"),

@@ -24,16 +24,31 @@ from test_step import gradients, some_pairs
 from tiny_training import tiny_benchmark, tiny_model
 
 from ucofia.datasets.types import VideoItem
+from ucofia.encode import lora
 from ucofia.errors import NoFramesError, UCoFiAError
+from ucofia.model import Model
 from ucofia.train.distributed import World
 from ucofia.train.settings import TrainData
 from ucofia.train.step import Encoder, Pairs, step_gradients
 
-CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3))
+CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3), ("lora", 1, 2))
+
+
+def model_of(case: str) -> Model:
+    """A preset, or `lora`: one with low-rank matrices that have left their start."""
+    if case != "lora":
+        return tiny_model(case).train()
+    model = tiny_model().train()
+    model.adapter = lora.inject(model.backbone, rank=2, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    return model
 
 
 def take_a_step(preset: str, chunk: int | None, world: World, *, out: Path) -> None:
-    model = tiny_model(preset).train()
+    model = model_of(preset)
     pairs = some_pairs(model, 6)
     share = len(pairs.samples) // world.ranks
     rows = slice(world.rank * share, (world.rank + 1) * share)

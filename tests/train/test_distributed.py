@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import CASES
+from processes import CASES, model_of
 from safetensors.torch import load_file
 from test_loop import assert_identical, last_weights, run
 from test_step import gradients, some_pairs
-from tiny_training import tiny_model
 
 from ucofia.train.distributed import World, collected, join, own_share
 from ucofia.train.step import Encoder, step_gradients
@@ -29,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_processes_with_shares_have_the_gradients_of_one_with_the_whole_batch(
     preset: str, chunk: int | None, ranks: int, folder: Path
 ) -> None:
-    model = tiny_model(preset).train()
+    model = model_of(preset)
     loss = step_gradients(Encoder(model, 3, 7), some_pairs(model, 6), world=World())
     expected = {name: grad for name, grad in gradients(model).items() if grad is not None}
     found = load_file(folder / f"{preset}.safetensors")

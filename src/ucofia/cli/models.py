@@ -79,8 +79,9 @@ def push(
     Example: ucofia push ~/runs/msrvtt somebody/ucofia-msrvtt
     """
     from ucofia import sharing
-    from ucofia.checkpoint import write_card
+    from ucofia.checkpoint import require_shareable, write_card
 
+    require_shareable(run)
     write_card(run)
     address = sharing.push(run, name, private=private)
     if json:

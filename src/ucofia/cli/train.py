@@ -38,9 +38,10 @@ BenchmarkOption = Annotated[
     typer.Option(help="What is in that folder: see `ucofia data list`. Default: the preset's."),
 ]
 BackboneOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Name, folder or file of the towers; VISION+TEXT joins towers of two; or `tiny`."
+        help="Name, folder or file of the towers; VISION+TEXT joins towers of two; or `tiny`. "
+        "Default: the preset's."
     ),
 ]
 EpochsOption = Annotated[
@@ -56,6 +57,17 @@ FreezeOption = Annotated[
 RateOption = Annotated[
     list[str] | None,
     typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
+]
+LoraOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Train low-rank matrices of this rank beside attention and MLP of the towers, "
+        "which stay as they are.",
+        min=1,
+    ),
+]
+MergeOption = Annotated[
+    bool, typer.Option(help="With --lora: save a whole model, not only what was trained.")
 ]
 ChunkOption = Annotated[
     int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
@@ -75,7 +87,7 @@ def train(
     out: OutOption,
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
-    backbone: BackboneOption = "clip-vit-b32",
+    backbone: BackboneOption = None,
     cache: CacheOption = None,
     tokens: TokensOption = None,
     epochs: EpochsOption = None,
@@ -84,6 +96,8 @@ def train(
     head_rate: HeadOption = None,
     freeze: FreezeOption = None,
     rate: RateOption = None,
+    lora: LoraOption = None,
+    merge: MergeOption = False,
     chunk: ChunkOption = None,
     recompute: RecomputeOption = False,
     seed: SeedOption = 42,
@@ -111,6 +125,7 @@ def train(
     from ucofia.train.settings import TrainSettings
 
     chosen, benchmark = named(preset), benchmark or _benchmark_of(preset)
+    backbone = backbone or chosen.backbone
     opened = open_data(benchmark, data)
     changes = {
         "epochs": epochs,
@@ -119,6 +134,7 @@ def train(
         "head_rate": head_rate,
         "frozen": tuple(freeze) if freeze else None,
         "part_rates": _part_rates(rate) if rate else None,
+        "lora": lora,
     }
     settings = TrainSettings(
         recipe=_changed(start.recipe(chosen, backbone), changes),
@@ -128,6 +144,7 @@ def train(
         seed=seed,
         precision=precision,
         chunk=chunk,
+        merge=merge,
         recompute=recompute,
         workers=workers,
         save_steps=save_steps,

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, silu
 from torch.nn.functional import scaled_dot_product_attention as attend
 
+from ucofia.encode.lora import is_adapted
+
 STEEPNESS = 1.702  # of CLIP's "quick" gelu: x * sigmoid(1.702 x)
 ENGINES = ("x86", "fbgemm", "onednn")  # of torch's quantised products; all pair neighbours
 SILU_DEPTH = 0.2785  # silu never falls lower
@@ -40,7 +42,10 @@ def takes_bytes(tower: nn.Module) -> bool:
     """Return whether a tower's products may be made of bytes, as it is and is used now."""
     config: Any = tower.config
     known = ACTIVATIONS.get(config.model_type) == config.hidden_act
-    return is_idle(tower) and known and config.hidden_size >= WIDTH_FROM and has_bytes()
+    if not (is_idle(tower) and known and config.hidden_size >= WIDTH_FROM and has_bytes()):
+        return False
+    # The byte form reads weights; what low-rank training put beside them would be missed.
+    return not any(is_adapted(module) for module in tower.modules())
 
 
 def vision_in_bytes(tower: nn.Module) -> "VisionInBytes":

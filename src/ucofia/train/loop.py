@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ucofia.config import to_dict
 from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches
+from ucofia.encode import lora
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
@@ -95,6 +97,8 @@ def train(
         world.wait()
         if (known := folder.result()) is not None:
             return known
+        if settings.recipe.lora:
+            _adapt(model, settings)
         optim.freeze(model, settings.recipe)
         if settings.recompute:
             recompute_blocks(model)
@@ -169,6 +173,7 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Test the best model once, and write result and report."""
         self.world.wait()
+        trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.folder.load_best(self.model, self.best_checksum)
         benchmark = self.data.benchmark
         result = {
@@ -184,6 +189,7 @@ class _Run:
             "settings": self.settings.carried_out(),
             "model": to_dict(self.model.config),
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            "trained_parameters": trained,
             "processes": self.world.ranks,
             "seconds": round(self.seconds, 1),
             "versions": versions(),
@@ -257,7 +263,10 @@ class _Run:
         if self.best is None or _goodness(chosen) > _goodness(self.best):
             self.best = chosen
             if self.world.is_first:
-                self.best_checksum = self.folder.save_best(self.model)
+                adapter = self.model.adapter
+                # Towers without a name cannot be found again: what they are is saved with them.
+                whole = self.settings.merge or (adapter is not None and not adapter.base)
+                self.best_checksum = self.folder.save_best(self.model, whole=whole)
         if self.world.is_first:
             self.folder.log({"kind": "validation", **chosen})
             flat = {f"{way} {name}": v for way in found for name, v in found[way].items()}
@@ -327,6 +336,19 @@ class _Run:
 
     def _not_finite(self, what: str) -> LossNotFiniteError:
         return LossNotFiniteError(self.folder.path, what, self.step, self.folder.saved_step)
+
+
+def _adapt(model: Model, settings: TrainSettings) -> None:
+    """Train low-rank matrices instead of the towers."""
+    assert settings.recipe.lora is not None and isinstance(model.backbone, nn.Module)
+    model.adapter = lora.inject(
+        model.backbone,
+        rank=settings.recipe.lora,
+        frozen=[part.removeprefix("backbone.") for part in settings.recipe.frozen],
+        seed=settings.seed,
+        base=model.source,
+    )
+    model.to(model.device)
 
 
 def _goodness(found: Mapping[str, Any]) -> tuple[float, float]:

@@ -132,7 +132,7 @@ def is_pretrained(model: Model, name: str) -> bool:
     # CLIP learned the logit scale as well; the authors train it at the rate of the towers.
     if name == "logit_scale":
         return not fresh
-    is_fresh = any(_is_in(name, part) for part in fresh)
+    is_fresh = ".lora_" in name or any(_is_in(name, part) for part in fresh)
     return name.startswith("backbone.") and not is_fresh
 
 

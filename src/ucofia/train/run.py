@@ -120,14 +120,17 @@ class RunFolder:
         ]
         self.write(LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
-    def save_best(self, model: Model) -> str:
+    def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""
         with self.written():
-            checkpoint.save(model, self.path)
+            checkpoint.save(model, self.path, whole=whole)
             return _checksum(self.path / checkpoint.WEIGHTS)
 
     def load_best(self, model: Model, checksum: str | None) -> None:
-        """Put the best weights into the model; they must be those that were written."""
+        """Put the best weights into the model; they must be those that were written.
+
+        Afterwards it is a plain model: what low-rank matrices learned is in its weights.
+        """
         weights = self.path / checkpoint.WEIGHTS
         with self.written():
             if checksum is not None and _checksum(weights) != checksum:
@@ -135,7 +138,7 @@ class RunFolder:
                 raise DamagedRunError(
                     self.path, checkpoint.WEIGHTS, "its checksum is another one", advice
                 )
-            model.load_state_dict(load_file(weights))
+            checkpoint.merge(model, load_file(weights), str(weights))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole text file."""
@@ -171,7 +174,7 @@ class RunFolder:
                 problem = _damage(folder)
             if problem is None:
                 with self.written():
-                    model.load_state_dict(load_file(folder / checkpoint.WEIGHTS))
+                    checkpoint.restore(model, load_file(folder / checkpoint.WEIGHTS))
                     _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
                     return dict(json.loads((folder / STATE).read_text()))
             if at + 1 == len(found):

@@ -21,6 +21,7 @@ class TrainSettings:
     seed: int = 42
     precision: Precision = "float32"
     chunk: int | None = None  # pairs encoded at a time; None: as many as a process has
+    merge: bool = False  # save low-rank training as a whole, plain model
     recompute: bool = False  # activation checkpointing inside the towers
     workers: int = 0  # processes that load batches
     save_steps: int = 500  # between two checkpoints; each epoch ends with one as well

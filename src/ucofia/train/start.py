@@ -101,7 +101,9 @@ def _on_trained_towers(folder: Path, config: ModelConfig) -> Model:
         config = tiny_towers.fit(config)
     if isinstance(towers, JoinedBackbone):
         config = without_shift(config)
-    return Model(towers, config)
+    model = Model(towers, config)
+    model.source = trained.source
+    return model
 
 
 def _vision_of(name: str) -> ClipVision:

@@ -1,0 +1,151 @@
+"""Low-rank adaptation (LoRA): towers stay as they are, two small matrices beside a layer learn.
+
+`peft` puts the matrices beside the linear layers of the attention and the MLP of every block. The
+scale is one, so that what a layer learned is the product B A and nothing else: a checkpoint may
+hold the towers with that added (`merged`), or leave the towers out (`without_towers`) and have it
+added when it is loaded (`applied`). Only `inject` needs peft.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ucofia.errors import CheckpointMismatchError, MissingExtraError, SettingError
+
+_A, _B = ".lora_A.default.weight", ".lora_B.default.weight"
+_BASE = ".base_layer."
+# Their forward passes read the weights of the layers inside them, and would miss what is beside.
+_FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a model's towers were before low-rank training."""
+
+    rank: int
+    base: str  # what `ucofia.load` takes; empty where the towers have no name
+    towers: str  # their fingerprint
+
+
+def inject(
+    backbone: nn.Module, *, rank: int, frozen: Sequence[str] = (), seed: int, base: str = ""
+) -> Adapter:
+    """Freeze the towers and put trainable matrices beside their layers.
+
+    Args:
+        backbone: Changed in place. Parts that start untrained (`fresh`) go on training whole.
+        rank: Rows of each A, columns of each B.
+        frozen: Parts of the backbone that get none, such as `vision`.
+        seed: Decides the start of A; B starts at zero, so that nothing changes at first.
+        base: What the towers can be loaded by again.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+        SettingError: There is no layer to put them beside.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise MissingExtraError("low-rank training (peft)", "lora") from error
+    names = [name for name in adaptable(backbone) if not _is_in(name, frozen)]
+    if not names:
+        raise SettingError("lora", rank, "no tower that is trained has blocks of linear layers")
+    adapter = Adapter(rank, base, tower_fingerprint(backbone))
+    # In a box: peft would take a backbone with a transformers config for one of its models.
+    box = nn.ModuleDict({"towers": backbone})
+    targets = [f"towers.{name}" for name in names]
+    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, box)
+    fresh = backbone.fresh
+    assert isinstance(fresh, tuple)
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(".lora_" in name or _is_in(name, fresh))
+    return adapter
+
+
+def remove(backbone: nn.Module) -> None:
+    """Take the matrices away; the towers are then what they were before."""
+    for name, layer in list(backbone.named_modules()):
+        if is_adapted(layer):
+            parent, _, own = name.rpartition(".")
+            setattr(backbone.get_submodule(parent), own, layer.base_layer)
+
+
+def is_adapted(module: nn.Module) -> bool:
+    """Tell a layer with matrices beside it from a plain one."""
+    return hasattr(module, "base_layer")
+
+
+def tower_fingerprint(backbone: nn.Module) -> str:
+    """Identify the weights of towers; parts that start untrained do not count."""
+    digest = hashlib.sha256()
+    fresh: Any = backbone.fresh
+    for name, tensor in sorted(backbone.state_dict().items()):
+        if not _is_in(name, fresh):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def without_towers(state: Mapping[str, Tensor], fresh: Sequence[str]) -> dict[str, Tensor]:
+    """Leave out of a model's state what it has in common with its base."""
+    kept = [f"backbone.{part}" for part in fresh]
+    return {
+        name: tensor
+        for name, tensor in state.items()
+        if not name.startswith("backbone.") or ".lora_" in name or _is_in(name, kept)
+    }
+
+
+def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Add what was learned to the towers of a whole state; the result is a plain model's."""
+    plain = {
+        name.replace(_BASE, "."): tensor for name, tensor in state.items() if ".lora_" not in name
+    }
+    learned = {name: tensor for name, tensor in state.items() if ".lora_" in name}
+    return applied(plain, learned, "")
+
+
+def applied(
+    plain: Mapping[str, Tensor], trained: Mapping[str, Tensor], source: str
+) -> dict[str, Tensor]:
+    """Put what was trained into the state of a plain model; misfits are one error, with all."""
+    state, misshapen, unexpected = dict(plain), [], []
+    for name, tensor in trained.items():
+        layer, _, kind = name.partition(".lora_")
+        if not kind:
+            state[name] = tensor
+        elif f".lora_{kind}" == _A:
+            target, other = f"{layer}.weight", trained.get(layer + _B)
+            if target not in plain or other is None:
+                unexpected.append(name)
+            elif (len(other), tensor.shape[-1]) != plain[target].shape:
+                misshapen.append(f"{name} does not fit {target}")
+            else:
+                state[target] = plain[target] + other.to(plain[target]) @ tensor.to(plain[target])
+        elif f".lora_{kind}" != _B or layer + _A not in trained:
+            unexpected.append(name)
+    if misshapen or unexpected:
+        raise CheckpointMismatchError(source, [], unexpected, misshapen)
+    return state
+
+
+def adaptable(backbone: nn.Module) -> list[str]:
+    """Name the linear layers inside numbered blocks."""
+    found = []
+    fused = [name for name, module in backbone.named_modules() if isinstance(module, _FUSED)]
+    for name, module in backbone.named_modules():
+        in_block = any(part.isdigit() for part in name.split("."))
+        if in_block and type(module) is nn.Linear and not _is_in(name, fused):
+            found.append(name)
+    return found
+
+
+def _is_in(name: str, parts: Sequence[str]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
