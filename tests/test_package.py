@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import get_args, get_type_hints
 
 import pytest
+import torch
 
 import ucofia
 from ucofia import errors
@@ -50,7 +51,8 @@ def test_every_type_in_a_public_signature_is_exported() -> None:
 
 def types_of(value: object) -> Iterator[type]:
     """Yield our own classes in the annotations of a function, or of a class's public members."""
-    exported = {name: getattr(ucofia, name) for name in ucofia.__all__}  # for forward references
+    # for forward references; torch too, which some modules import only for the type checker
+    exported = {name: getattr(ucofia, name) for name in ucofia.__all__} | {"torch": torch}
     members = [value]
     if isinstance(value, type):
         members += [m for name, m in vars(value).items() if not name.startswith("_")]
