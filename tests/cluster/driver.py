@@ -1,7 +1,7 @@
 """A driver in a process of its own: `driver.py ADDRESS INDEX VIDEOS [before|after]`.
 
-`before` and `after` end it as a kill would: before or after the first commit, with the journal
-still as it was.
+`before` and `after` end it as a kill would: before or after the first commit of rows, with the
+journal still as it was.
 """
 
 import os
@@ -24,8 +24,9 @@ def main(address: str, index: str, videos: str, death: str = "") -> None:
     commit = fragments.commit
 
     def deadly(*args: object, **options: object) -> bool:
-        if death == "after":
-            commit(*args, **options)  # type: ignore[arg-type]
+        # A part may have had nothing but broken files.
+        if death == "after" and not commit(*args, **options):  # type: ignore[arg-type]
+            return False
         os.kill(os.getpid(), signal.SIGKILL)
         return False
 

@@ -75,44 +75,16 @@ def drive(cluster: Any, index: Index, videos: object, *death: str) -> subprocess
     )
 
 
-def same_hits(one: Index, other: Index, **asked: Any) -> None:
-    """Both answer alike, bit for bit."""
-    for text in ("red", "blue white", "thing"):
-        first, second = one.search(text, **asked), other.search(text, **asked)
-        assert first == second
-
-
 def test_searching_goes_on_when_a_node_dies(cluster: Any, tmp_path: Path) -> None:
-    from test_shards import fill
+    from test_spread import filled, same_everything
 
     from ucofia.cluster.search import sharded
-    from ucofia.index.results.hits import Filters
 
-    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
-    for part in range(4):
-        fill(index._store, 800, seed=part)
-    index.add([])
+    index = filled(tmp_path / "index", parts=(700, 900, 800, 800))
     with sharded(index, cluster.address, actors=2) as spread:
-        assert spread.newest().shards is not None
-
-        def agree() -> None:
-            same_hits(index, spread)
-            same_hits(index, spread, top=40, grouped=False)
-            same_hits(index, spread, filters=Filters(under=["/videos/1", "/videos/3"]))
-            same_hits(index, spread, min_confidence=0.6)
-            best = index.search("red")[0]
-            why = spread.explain("red", best.segment)
-            assert why == index.explain("red", best.segment) == spread.search("red")[0].explain()
-            alike = [hit.path for hit in spread.similar(best.path, top=5)]
-            assert alike == [hit.path for hit in index.similar(best.path, top=5)]
-            fast = spread.search("green", exact=False)
-            assert len({hit.path for hit in fast} & {h.path for h in index.search("green")}) >= 9
-
-        agree()
+        same_everything(index, spread)
         cluster.remove_node(cluster.workers.pop(), allow_graceful=False)
-        agree()
-        fill(index._store, 300, seed=9)
-        agree()
+        same_everything(index, spread)
     cluster.workers.append(cluster.add_node(num_cpus=1, **MEMORY))
 
 

@@ -7,7 +7,8 @@ import pytest
 from fakes import COLOURS, colour_model
 
 from ucofia.cluster.owner import Owner, Request, Shard
-from ucofia.cluster.shards import floor, merged, shards_of
+from ucofia.cluster.shards import floor, merged, shards_of, shares
+from ucofia.errors import ClusterError
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.search.scoring import Query, Ranking
@@ -64,16 +65,28 @@ def answers(
     """What the actors and the driver do, without Ray between them."""
     owners = {shard.number: Owner() for shard in shards}
     among = asked.pop("among", None)
+    count = len(snapshot.collection) if among is None else len(among)
+    is_exact = asked.get("is_exact", True)
     requests = {}
     for shard in shards:
         own = None
         if among is not None:
             own = among[(among >= shard.start) & (among < shard.stop)] - shard.start
-        requests[shard.number] = Request("k", tuple(queries), top, own, **asked)
-        assert owners[shard.number].own(shard)
-    begun = [owners[n].begin(n, request) for n, request in requests.items()]
-    floors = [floor([totals[at] for totals in begun], top) for at in range(len(queries))]
-    found = {n: owners[n].finish(n, request, floors) for n, request in requests.items()}
+        requests[shard.number] = Request("k", tuple(queries), top, count, own, **asked)
+        assert owners[shard.number].own(shard) == shard.stop - shard.start
+    told: dict[int, list[list[float]]] = {shard.number: [] for shard in shards}
+    for most in [top] if is_exact else [search.NEAR, search.candidates(top)]:
+        said = [owners[s.number].search(s, requests[s.number], told[s.number]) for s in shards]
+        for at in range(len(queries)):
+            parts = [some[at] for some in said]
+            values = [floor(parts, top)] * len(parts) if is_exact else shares(parts, most)
+            for shard, value in zip(shards, values, strict=True):
+                if at == 0:
+                    told[shard.number].append([])
+                told[shard.number][-1].append(value)
+    found = {
+        s.number: owners[s.number].search(s, requests[s.number], told[s.number]) for s in shards
+    }
     return [
         merged(snapshot.collection, [(s.start, found[s.number][at]) for s in shards], top=top)
         for at in range(len(queries))
@@ -106,6 +119,8 @@ def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> 
     shards = shards_of(snapshot, count, np.zeros((0, 8), np.float32))
     assert len(shards) == count
     assert [s.start for s in shards] == [0, *(s.stop for s in shards[:-1])]
+    sizes = [s.stop - s.start for s in shards]
+    assert max(sizes) - min(sizes) <= 1  # wherever fragments end
     collection, preview = snapshot.collection, snapshot.preview
     whole = search.exact(queries, collection, top=top, preview=preview)
     same(whole, search.brute_force(queries, collection, top=top))
@@ -115,15 +130,38 @@ def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> 
     same(answers(snapshot, shards, queries, top=top, among=among), some)
 
 
+def test_shards_take_the_candidates_of_one_machine(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "NEAR", 300)
+    monkeypatch.setattr(search, "FAST_CANDIDATES", 40)
+    queries = snapshot.queries(TEXTS)
+    shards = shards_of(snapshot, 4, np.zeros((0, 8), np.float32))
+    whole = search.fast(queries, snapshot.collection, top=10, preview=snapshot.preview)
+    found = answers(snapshot, shards, queries, top=10, is_exact=False)
+    same(found, whole)
+    assert [r.scored for r in found] == [r.scored for r in whole] == [40] * len(queries)
+
+
+def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
+    queries = snapshot.queries(TEXTS)
+    _, shard, *_ = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    request = Request("k", tuple(queries), 10, len(snapshot.collection))
+    one, other = Owner(), Owner()
+    said = one.search(shard, request)
+    told = [[float(totals.min()) for totals in said]]
+    same(other.search(shard, request, told), one.search(shard, request, told))
+    assert not one._begun and not other._begun
+
+
 def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
     queries = snapshot.queries(TEXTS)
     shards = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
     found = answers(snapshot, shards, queries, top=10)
-    owner, number = Owner(), shards[2].number
-    owner.own(shards[2])
-    request = Request("k", tuple(queries), 10)
-    alone = owner.finish(number, request, [-np.inf] * len(queries))
-    spared = owner.finish(number, request, [float(r.scores.total[-1]) for r in found])
+    owner, count = Owner(), len(snapshot.collection)
+    request = Request("k", tuple(queries), 10, count)
+    alone = owner.search(shards[2], request, [[-np.inf] * len(queries)])
+    spared = owner.search(shards[2], request, [[float(r.scores.total[-1]) for r in found]])
     assert sum(r.scored for r in spared) <= sum(r.scored for r in alone)
     for ranking, with_floor in zip(found, spared, strict=True):
         own = {r - shards[2].start for r in ranking.rows.tolist() if r >= shards[2].start}
@@ -132,14 +170,17 @@ def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
 
 def test_segments_that_are_not_those_of_the_version_are_refused(snapshot: Snapshot) -> None:
     first, *_ = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
-    assert not Owner().own(replace(first, digest="0" * 32))
+    with pytest.raises(ClusterError, match="are not those of version"):
+        Owner().own(replace(first, digest="0" * 32))
 
 
 def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     (whole,) = shards_of(snapshot, 1, np.zeros((0, 8), np.float32))
     owner = Owner()
-    assert owner.own(replace(whole, is_previewed=False))
-    assert owner._owned[0][2] is not None
+    whole = replace(whole, is_previewed=False)
+    assert owner.own(whole)
+    assert owner._open(whole).preview is not None
     queries = snapshot.queries(TEXTS)
-    found = owner.finish(0, Request("k", tuple(queries), 10), [-np.inf] * len(queries))
+    request = Request("k", tuple(queries), 10, len(snapshot.collection))
+    found = owner.search(whole, request, [[-np.inf] * len(queries)])
     same(found, search.exact(queries, snapshot.collection, top=10, preview=snapshot.preview))

@@ -1,29 +1,41 @@
-"""An actor that owns shards: opens their fragments, keeps them mapped, and answers for them."""
+"""An actor that owns shards: opens their fragments, keeps them mapped, and answers for them.
+
+Whoever asks says which shard is meant; one that is not open is opened. So a shard whose owner died
+is taken over by asking somebody else, and questions about the version before are still answered.
+"""
 
 import hashlib
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
+from ucofia.errors import ClusterError
 from ucofia.index.results.similar import likeness
 from ucofia.index.search import search
 from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.search import Rerank
 from ucofia.index.search.sketch import Preview, RowKeys, SavedPreview
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.schema import Array
 from ucofia.types import VideoFeatures
 
-REQUESTS_KEPT = 8  # that were begun; a driver that died finishes none of its own
+BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own
+VERSIONS_KEPT = 2  # so that answers under way are still those of the version before
+
+# One query in one shard. It says what it has found so far, is told what all shards have found
+# together, and goes on; at last it returns its list.
+Search: TypeAlias = Generator[Array, Any, Ranking]
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,11 @@ class Shard:
     is_previewed: bool  # whether the index has a preview of the whole collection
     words: Array  # vectors of some words, to make a preview where there is none
 
+    @property
+    def name(self) -> tuple[int, str]:
+        """Name what is opened for it."""
+        return self.version, digest([self.digest, *map(str, self.fragments)])
+
 
 @dataclass(frozen=True)
 class Request:
@@ -50,9 +67,19 @@ class Request:
     key: str
     queries: tuple[Query, ...]
     top: int
+    count: int  # of segments that may be found in all shards
     among: Array | None = None
     biases: Mapping[str, Array] | None = None  # instead of its own
     is_exact: bool = True
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The segments of a shard, and their preview."""
+
+    collection: Collection
+    preview: Preview | None
+    folder: Path
 
 
 class Owner:
@@ -60,104 +87,150 @@ class Owner:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._owned: dict[int, tuple[Shard, Collection, Preview | None]] = {}
-        self._begun: OrderedDict[tuple[str, int], list[Pruning | Ranking]] = OrderedDict()
+        self._opened: OrderedDict[tuple[int, str], Opened] = OrderedDict()
+        # How many rounds were told, and the searches, by request and shard.
+        self._begun: OrderedDict[tuple[str, int], tuple[int, list[Search]]] = OrderedDict()
         self._cache = tempfile.TemporaryDirectory(prefix="ucofia-shards-")
 
     def ready(self) -> bool:
         """Answer once the actor runs."""
         return True
 
-    def own(self, shard: Shard) -> bool:
-        """Open a shard; False where its segments are not those that were expected."""
-        folder = self._folder(shard)
-        store = FragmentStore.at(shard.index, shard.version, shard.fragments, cache=folder)
-        collection = store.collection()
-        if shard.kept is not None:
-            collection = collection.rows(shard.kept)
-        if digest_of(collection) != shard.digest:
-            return False
-        preview = self._preview(shard, store, collection, folder)
-        collection = replace(collection, biases=shard.biases)
-        old = self._owned.get(shard.number)
-        self._owned[shard.number] = (shard, collection, preview)
-        if old is not None and old[0].version != shard.version:
-            shutil.rmtree(self._folder(old[0]), ignore_errors=True)
-        return True
+    def own(self, shard: Shard) -> int:
+        """Open a shard, before anybody asks; returns how many segments it has."""
+        return len(self._open(shard).collection)
 
-    def begin(self, number: int, request: Request) -> list[Array]:
-        """Score what is most promising for each query; returns the best totals."""
-        self._begun[request.key, number] = begun = self._begin(number, request)
-        while len(self._begun) > REQUESTS_KEPT * max(1, len(self._owned)):
-            self._begun.popitem(last=False)
-        return [
-            one.best_totals() if isinstance(one, Pruning) else one.scores.total for one in begun
-        ]
+    def search(
+        self, shard: Shard, request: Request, told: Sequence[Sequence[Any]] = ()
+    ) -> list[Array] | list[Ranking]:
+        """Go on with the search of every query, or begin it.
 
-    def finish(self, number: int, request: Request, floors: Sequence[float]) -> list[Ranking]:
-        """Find the best segments for each query; none is needed that is below the floor."""
-        begun = self._begun.pop((request.key, number), None)
-        if begun is None:  # it was begun by an actor that died
-            begun = self._begin(number, request)
-        found = []
+        Args:
+            shard: Where to look.
+            request: What to look for.
+            told: For every round so far what all shards found together, one value per query. A
+                search that somebody else began is begun again and told everything.
+
+        Returns:
+            For every query what this round found, and after the last round its list.
+        """
+        name = (request.key, shard.number)
+        rounds = [[None] * len(request.queries), *told]
+        done, running = self._begun.pop(name, (0, None))
+        if running is None or done >= len(rounds):
+            done, running = 0, self._begin(shard, request)
+        found: list[Any] = []
         with torch.inference_mode():
-            for one, floor in zip(begun, floors, strict=True):
-                if isinstance(one, Pruning):
-                    one.raise_threshold(floor)
-                    one.tighten()
-                    one = one.finish()
-                found.append(one)
+            for values in rounds[done:]:
+                found = [_send(one, value) for one, value in zip(running, values, strict=True)]
+        if found and not isinstance(found[0], Ranking):
+            self._begun[name] = (len(rounds), running)
+            while len(self._begun) > BEGUN_KEPT:
+                self._begun.popitem(last=False)
         return found
 
-    def likeness(self, number: int, video: VideoFeatures) -> tuple[Array, dict[str, Array]]:
+    def likeness(self, shard: Shard, video: VideoFeatures) -> Array:
         """How alike every segment of a shard is to a video."""
-        return likeness(video, self._owned[number][1])
+        return likeness(video, self._open(shard).collection)[0]
 
-    def _folder(self, shard: Shard) -> Path:
-        return Path(self._cache.name) / f"{shard.version}-{shard.number}"
-
-    def _begin(self, number: int, request: Request) -> list[Pruning | Ranking]:
-        _, collection, preview = self._owned[number]
-        if request.biases is not None:
-            collection = replace(collection, biases=request.biases)
-        find = search.prunings if request.is_exact else search.fast
+    def _begin(self, shard: Shard, request: Request) -> list[Search]:
+        opened, kernels = self._open(shard), search.kernels_for(request.count)
+        biases = shard.biases if request.biases is None else request.biases
+        collection = replace(opened.collection, biases=biases)
         with torch.inference_mode():
-            found = find(
+            if request.is_exact:
+                found = search.prunings(
+                    request.queries,
+                    collection,
+                    top=request.top,
+                    among=request.among,
+                    preview=opened.preview,
+                    kernels=kernels,
+                )
+                return [_exact(one) for one in found]
+            # Without a preview of its own one machine looks at frames only.
+            preview = opened.preview if shard.is_previewed else None
+            looked = search.reranks(
                 request.queries,
                 collection,
-                top=request.top,
                 among=request.among,
                 preview=preview,
+                kernels=kernels,
             )
-            return list(found)
+            return [_fast(one, request.top) for one in looked]
 
-    def _preview(
-        self, shard: Shard, store: FragmentStore, collection: Collection, folder: Path
-    ) -> Preview | None:
-        """The shard's part of the index's preview, or one made here."""
-        if not collection.patches.units:
-            return None
-        where = preview_folder(store)
-        if shard.is_previewed and where is not None:
-            saved = previews.read(where)
-            if saved is not None and _is_of(saved, collection, shard):
-                return _rows(saved.preview, slice(shard.start, shard.stop))
-        if len(collection) < PREVIEW_FROM:
-            return None
-        previews.save(
-            collection,
-            shard.words,
-            folder / "preview",
-            index_id=store.settings.id,
-            version=shard.version,
-        )
-        made = previews.read(folder / "preview")
-        return None if made is None else made.preview
+    def _open(self, shard: Shard) -> Opened:
+        name = shard.name
+        if name not in self._opened:
+            folder = Path(self._cache.name) / f"{shard.version}-{name[1]}"
+            self._opened[name] = _opened(shard, folder)
+        self._opened.move_to_end(name)
+        versions = list(dict.fromkeys(version for version, _ in reversed(self._opened)))
+        for other in [other for other in self._opened if other[0] in versions[VERSIONS_KEPT:]]:
+            shutil.rmtree(self._opened.pop(other).folder, ignore_errors=True)
+        return self._opened[name]
 
 
-def digest_of(collection: Collection) -> str:
-    """Name the segments of a collection, in their order."""
-    return digest(info.id for info in collection.segments)
+def _exact(one: Pruning | Ranking) -> Search:
+    """Say the best totals; told how good the list is at least, score what may be better."""
+    if isinstance(one, Ranking):
+        yield one.scores.total
+        return one
+    floor = yield one.best_totals()
+    one.raise_threshold(floor)
+    one.tighten()
+    return one.finish()
+
+
+def _fast(one: Rerank, top: int) -> Search:
+    """Say what the candidates promise; told how many may stay, look closer, and once more."""
+    one.keep((yield one.keep(search.NEAR)))
+    one.look_closer()
+    one.keep((yield one.keep(search.candidates(top))))
+    return one.finish(top=top)
+
+
+def _send(one: Search, value: Any) -> Array | Ranking:
+    try:
+        return one.send(value)
+    except StopIteration as end:
+        found: Ranking = end.value
+        return found
+
+
+def _opened(shard: Shard, folder: Path) -> Opened:
+    store = FragmentStore.at(shard.index, shard.version, shard.fragments, cache=folder)
+    collection = store.collection()
+    if shard.kept is not None:
+        collection = collection.rows(shard.kept)
+    if digest(info.id for info in collection.segments) != shard.digest:
+        problem = f"the segments of shard {shard.number} are not those of version {shard.version}"
+        raise ClusterError(shard.index, problem, "open the index again")
+    return Opened(collection, _preview(shard, store, collection, folder), folder)
+
+
+def _preview(
+    shard: Shard, store: FragmentStore, collection: Collection, folder: Path
+) -> Preview | None:
+    """The shard's part of the index's preview, or one made here."""
+    if not collection.patches.units:
+        return None
+    where = preview_folder(store)
+    if shard.is_previewed and where is not None:
+        saved = previews.read(where)
+        if saved is not None and _is_of(saved, collection, shard):
+            return saved.preview.part(slice(shard.start, shard.stop))
+    if len(collection) < PREVIEW_FROM:
+        return None
+    previews.save(
+        collection,
+        shard.words,
+        folder / "preview",
+        index_id=store.settings.id,
+        version=shard.version,
+    )
+    made = previews.read(folder / "preview")
+    return None if made is None else made.preview
 
 
 def digest(ids: Iterable[str]) -> str:
@@ -169,20 +242,3 @@ def _is_of(saved: SavedPreview, collection: Collection, shard: Shard) -> bool:
     keys, part = RowKeys.of(collection), slice(shard.start, shard.stop)
     same_ids = np.array_equal(saved.rows.ids[part], keys.ids)
     return same_ids and np.array_equal(saved.rows.checksums[part], keys.checksums)
-
-
-def _rows(preview: Preview, part: slice) -> Preview:
-    """Some rows of a preview, without a copy."""
-
-    def cut(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(array[part] for array in arrays)
-
-    return Preview(
-        preview.rotation,
-        preview.centroid[part],
-        preview.radius[part],
-        preview.scale[part],
-        cut(preview.codes),
-        cut(preview.rest),
-        cut(preview.lost),
-    )

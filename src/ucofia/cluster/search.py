@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ucofia.cluster import connect
-from ucofia.cluster.shards import Shards
+from ucofia.cluster.shards import Actors, Shards
 from ucofia.index.discover import place_of
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
@@ -72,16 +72,16 @@ class ShardedSnapshot(Snapshot):
 class ShardedIndex(Index):
     """An index that is searched by actors; made by `sharded`."""
 
-    _shards: Shards
+    _actors: Actors
     _sharded: ShardedSnapshot | None = None
 
     def newest(self) -> Snapshot:
-        """The newest version; when it is another one, its fragments are spread anew."""
+        """The newest version; when it is another one, it is spread too, beside the one before."""
         found = super().newest()
         if self._sharded is None or self._sharded.version != found.version:
-            self._shards.open(found, _word_vectors(found, self.model))
+            shards = Shards(self._actors, found, _word_vectors(found, self.model))
             values = {f.name: getattr(found, f.name) for f in fields(Snapshot)}
-            self._sharded = ShardedSnapshot(**values, shards=self._shards)
+            self._sharded = ShardedSnapshot(**values, shards=shards)
         return self._sharded
 
 
@@ -104,8 +104,8 @@ def sharded(
     with connect.connected(address):
         opened = ShardedIndex.open(index.path, index.model)
         assert isinstance(opened, ShardedIndex)
-        opened._shards = Shards(actors, share=share)
+        opened._actors = Actors(actors, share=share)
         try:
             yield opened
         finally:
-            opened._shards.close()
+            opened._actors.close()

@@ -6,9 +6,11 @@ to look below. Finalists are scored alone, bit for bit as on one machine, and me
 order: score, path, second. What an actor that died owned is taken over by the others.
 """
 
+import itertools
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,6 +19,7 @@ import numpy as np
 from ucofia.cluster import connect
 from ucofia.cluster.owner import Owner, Request, Shard, digest
 from ucofia.errors import ClusterError
+from ucofia.index.search import search
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking, Scores, best
 from ucofia.index.snapshot import Snapshot
@@ -27,33 +30,120 @@ from ucofia.types import VideoFeatures
 logger = logging.getLogger(__name__)
 
 FIRST_SECONDS, MORE_SECONDS = 600.0, 30.0  # to wait for the first actor, and for more
+MOST_DEATHS = 3  # at one question, besides as many as there are actors
 Actor: TypeAlias = Any  # Ray has no types
+Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
+
+
+class Actors:
+    """The owners of shards, which outlive a version; who dies is replaced by the others."""
+
+    def __init__(self, count: int | None = None, *, share: int = 1) -> None:
+        ray = connect.ray()
+        self.count = count or connect.slots(gpus=0)
+        cpus = 1 if share == 1 else 10_000 // share / 10_000  # as finely as Ray divides one
+        self._make = ray.remote(num_cpus=cpus, max_restarts=0)(Owner).remote
+        self._owners: list[Actor] = []  # of shards by their number, one of them perhaps several
+        self._lock = threading.RLock()
+
+    def ask(
+        self, method: str, arguments: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Ask the owners of some shards; where one died, whoever takes over is asked."""
+        ray, left = connect.ray(), dict(arguments)
+        for _ in range(self.count + MOST_DEATHS):
+            if not left:
+                return
+            owners = {number: self._owner(number) for number in left}
+            answers = {n: getattr(owners[n], method).remote(*left[n]) for n in left}
+            dead: list[Actor] = []
+            for number, answer in answers.items():
+                try:
+                    result = ray.get(answer)
+                except connect.deaths() as error:
+                    logger.info("the owner of shard %d died: %s", number, error)
+                    dead.append(owners[number])
+                    continue
+                del left[number]
+                yield number, result
+            for actor in dead:
+                self._bury(actor)
+        problem = f"every actor died that worked on shard {next(iter(left))}"
+        raise ClusterError("the cluster", problem, "its machines may have too little memory")
+
+    def require(self, least: int) -> None:
+        """Have some actors that run; take more if there is room for them at once."""
+        with self._lock:
+            living = list(dict.fromkeys(self._owners))
+            missing = min(self.count, least) - len(living)
+            if missing > 0:
+                living += self._started(
+                    missing, patience=MORE_SECONDS if living else FIRST_SECONDS
+                )
+                self._owners = living
+            if not living:
+                problem = f"no machine had room for an actor within {FIRST_SECONDS:.0f} s"
+                raise ClusterError("the cluster", problem)
+
+    def close(self) -> None:
+        """End the actors."""
+        with self._lock:
+            for actor in dict.fromkeys(self._owners):
+                connect.ray().kill(actor)
+            self._owners = []
+
+    def _owner(self, number: int) -> Actor:
+        self.require(1)
+        with self._lock:
+            return self._owners[number % len(self._owners)]
+
+    def _bury(self, dead: Actor) -> None:
+        """Give what an actor owned to the others, and leave to these what they have."""
+        with self._lock:
+            living = [actor for actor in dict.fromkeys(self._owners) if actor is not dead]
+            heirs = itertools.cycle(living)
+            self._owners = (
+                [next(heirs) if actor is dead else actor for actor in self._owners]
+                if living
+                else []
+            )
+
+    def _started(self, count: int, *, patience: float) -> list[Actor]:
+        """Start actors; those that find no room soon after the first are given up."""
+        ray = connect.ray()
+        started: list[Actor] = []
+        waiting: dict[Any, Actor] = {}
+        for _ in range(count):
+            actor = self._make()
+            waiting[actor.ready.remote()] = actor
+        while waiting:
+            timeout = MORE_SECONDS if started else patience
+            done, _ = ray.wait(list(waiting), num_returns=1, timeout=timeout)
+            if not done:
+                break
+            actor = waiting.pop(done[0])
+            try:
+                ray.get(done[0])
+                started.append(actor)
+            except connect.deaths():
+                actor = self._make()
+                waiting[actor.ready.remote()] = actor
+        for actor in waiting.values():
+            ray.kill(actor)
+        return started
 
 
 class Shards:
-    """The driver's side: who owns what, and what all of them answer together."""
+    """One version of an index, spread over actors: what all of them answer together."""
 
-    def __init__(self, actors: int | None = None, *, share: int = 1) -> None:
-        ray = connect.ray()
-        self._count = actors or connect.slots(gpus=0)
-        cpus = 1 if share == 1 else 10_000 // share / 10_000  # as finely as Ray divides one
-        self._make = ray.remote(num_cpus=cpus, max_restarts=0)(Owner).remote
-        self._actors: list[Actor] = []
-        self._shards: list[Shard] = []
-        self._owner: dict[int, Actor] = {}
-        self._collection: Collection | None = None
-
-    def open(self, snapshot: Snapshot, words: Array) -> None:
-        """Spread the fragments of a version over the actors."""
-        self._shards = shards_of(snapshot, self._count, words)
-        self._collection = snapshot.collection
-        self._require_actors(min(self._count, len(self._shards)))
-        for shard in self._shards:
-            self._owner[shard.number] = self._actors[shard.number % len(self._actors)]
-        for number, is_right in self._ask_all("own", {s.number: (s,) for s in self._shards}):
-            if not is_right:
-                problem = f"the segments of shard {number} are not those of this version"
-                raise ClusterError(snapshot.store.path, problem, "open the index again")
+    def __init__(self, actors: Actors, snapshot: Snapshot, words: Array) -> None:
+        shards = shards_of(snapshot, actors.count, words)
+        self._actors, self._collection = actors, snapshot.collection
+        self._shards = {shard.number: shard for shard in shards}
+        self._there = {shard.number: connect.ray().put(shard) for shard in shards}
+        actors.require(max(1, len(shards)))
+        for _ in self._ask(self._shards, "own"):
+            pass
 
     def rank(
         self,
@@ -65,26 +155,22 @@ class Shards:
         is_exact: bool,
     ) -> list[Ranking]:
         """Find the best segments for each query, in rows of the whole collection."""
-        if not queries:
-            return []
-        key = secrets.token_hex(8)
-        asked: dict[int, Request] = {}
-        for shard in self._shards:
+        count = len(self._collection) if among is None else len(among)
+        is_exact = is_exact or not search.is_cut(queries, count, top=top)
+        whole = Request(
+            key=secrets.token_hex(8),
+            queries=tuple(queries),
+            top=top,
+            count=count,
+            is_exact=is_exact,
+        )
+        asked: dict[int, tuple[Any, ...]] = {}
+        for number, shard in self._shards.items():
             own = None if among is None else _between(among, shard)
             if own is None or len(own):
                 part = None if biases is None else _part(biases, shard)
-                asked[shard.number] = Request(key, tuple(queries), top, own, part, is_exact)
-        ray = connect.ray()
-        there = {number: ray.put(request) for number, request in asked.items()}
-        floors = [-np.inf] * len(queries)
-        if is_exact and len(there) > 1:
-            begun = dict(self._ask_all("begin", {n: (n, r) for n, r in there.items()}))
-            floors = [
-                floor([totals[at] for totals in begun.values()], top) for at in range(len(queries))
-            ]
-        parts = {n: (n, request, floors) for n, request in there.items()}
-        found = dict(self._ask_all("finish", parts))
-        assert self._collection is not None
+                asked[number] = (connect.ray().put(replace(whole, among=own, biases=part)),)
+        found = self._exact(asked, whole) if is_exact else self._fast(asked, whole)
         return [
             merged(
                 self._collection,
@@ -94,115 +180,84 @@ class Shards:
             for at in range(len(queries))
         ]
 
-    def likeness(self, video: VideoFeatures) -> tuple[Array, dict[str, Array]]:
+    def likeness(self, video: VideoFeatures) -> Array:
         """How alike every segment is to a video."""
         there = connect.ray().put(video.to("cpu"))
-        asked = {shard.number: (shard.number, there) for shard in self._shards}
-        parts = [part for _, part in sorted(self._ask_all("likeness", asked))]
-        levels = {n: np.concatenate([part[1][n] for part in parts]) for n in parts[0][1]}
-        return np.concatenate([part[0] for part in parts]), levels
+        parts = dict(self._ask(self._shards, "likeness", dict.fromkeys(self._shards, (there,))))
+        return np.concatenate([np.zeros(0, np.float32), *(parts[n] for n in self._shards)])
 
-    def close(self) -> None:
-        """End the actors."""
-        for actor in self._actors:
-            connect.ray().kill(actor)
-        self._actors = []
+    def _exact(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
+        """Two rounds: what is most promising, and what may be as good as the best of that."""
+        floors = [-np.inf] * len(request.queries)
+        if len(asked) > 1:
+            totals = dict(self._ask(asked, "search", asked))
+            floors = [
+                floor([some[at] for some in totals.values()], request.top)
+                for at in range(len(floors))
+            ]
+        told = {number: (*some, [floors]) for number, some in asked.items()}
+        return dict(self._ask(asked, "search", told))
 
-    def _ask_all(
-        self, method: str, arguments: Mapping[int, tuple[Any, ...]]
+    def _fast(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
+        """Three rounds, each with fewer candidates: together as many as on one machine."""
+        told: dict[int, list[list[int]]] = {number: [] for number in asked}
+        for most in (search.NEAR, search.candidates(request.top)):
+            arguments = {number: (*some, told[number]) for number, some in asked.items()}
+            promised = dict(self._ask(asked, "search", arguments))
+            for counts in told.values():
+                counts.append([])
+            for at in range(len(request.queries)):
+                kept = shares([promised[number][at] for number in asked], most)
+                for number, count in zip(asked, kept, strict=True):
+                    told[number][-1].append(count)
+        return dict(self._ask(asked, "search", {n: (*some, told[n]) for n, some in asked.items()}))
+
+    def _ask(
+        self,
+        numbers: Iterable[int],
+        method: str,
+        arguments: Mapping[int, tuple[Any, ...]] | None = None,
     ) -> Iterator[tuple[int, Any]]:
-        """Ask the owners of some shards; where one died, whoever takes over is asked."""
-        ray = connect.ray()
-        left = dict(arguments)
-        while left:
-            answers = {
-                getattr(self._owner[number], method).remote(*some): number
-                for number, some in left.items()
-            }
-            dead: set[Actor] = set()
-            for answer, number in answers.items():
-                try:
-                    result = ray.get(answer)
-                except connect.deaths() as error:
-                    logger.info("the owner of shard %d died: %s", number, error)
-                    dead.add(self._owner[number])
-                    continue
-                del left[number]
-                yield number, result
-            for actor in dead:
-                self._take_over(actor)
-
-    def _take_over(self, dead: Actor) -> None:
-        """Give the shards of an actor that died to the others."""
-        self._actors = [actor for actor in self._actors if actor is not dead]
-        self._require_actors(1)
-        orphans = [n for n, owner in self._owner.items() if owner is dead]
-        for at, number in enumerate(orphans):
-            self._owner[number] = self._actors[at % len(self._actors)]
-        shards = {shard.number: (shard,) for shard in self._shards if shard.number in orphans}
-        for number, is_right in self._ask_all("own", shards):
-            if not is_right:
-                problem = f"the segments of shard {number} have changed"
-                raise ClusterError("the cluster", problem, "open the index again")
-
-    def _require_actors(self, least: int) -> None:
-        """Have some actors that run; take more if there is room for them at once."""
-        ray = connect.ray()
-        waiting = {}
-        for _ in range(max(0, least - len(self._actors))):
-            actor = self._make()
-            waiting[actor.ready.remote()] = actor
-        while waiting:
-            timeout = MORE_SECONDS if self._actors else FIRST_SECONDS
-            done, _ = ray.wait(list(waiting), num_returns=1, timeout=timeout)
-            if not done:
-                break
-            actor = waiting.pop(done[0])
-            try:
-                ray.get(done[0])
-                self._actors.append(actor)
-            except connect.deaths():
-                replacement = self._make()
-                waiting[replacement.ready.remote()] = replacement
-        for actor in waiting.values():
-            ray.kill(actor)
-        if not self._actors:
-            problem = f"no machine had room for an actor within {FIRST_SECONDS:.0f} s"
-            raise ClusterError("the cluster", problem)
+        """Ask for some shards, by their numbers."""
+        given = arguments or {}
+        return self._actors.ask(method, {n: (self._there[n], *given.get(n, ())) for n in numbers})
 
 
 def shards_of(snapshot: Snapshot, count: int, words: Array) -> list[Shard]:
-    """Cut the fragments of a version into at most `count` shards of about equal size."""
+    """Cut a version into at most `count` shards of about equal size.
+
+    On a disk, where vectors are mapped, a fragment may be cut; in an object store it is not.
+    """
     collection, store = snapshot.collection, snapshot.store
     fragments = rows_per_fragment(store)
     kept = _kept_rows(snapshot, sum(rows for _, rows in fragments))
     raw_edges = np.cumsum([0, *(rows for _, rows in fragments)])
     edges = raw_edges if kept is None else np.searchsorted(kept, raw_edges)
+    cuts = np.linspace(0, len(collection), count + 1).astype(np.int64)
+    if store.is_remote:
+        cuts = edges[np.abs(edges[:, None] - cuts).argmin(0)]
     shards: list[Shard] = []
-    first = 0
-    for last in range(len(fragments)):
-        wanted = len(collection) * (len(shards) + 1) / count
-        if edges[last + 1] < wanted and last + 1 < len(fragments):
-            continue
-        start, stop = int(edges[first]), int(edges[last + 1])
-        own = None if kept is None else kept[start:stop] - raw_edges[first]
+    for start, stop in itertools.pairwise(np.unique(cuts).tolist()):
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        last = int(np.searchsorted(edges, stop))
+        rows = np.arange(start, stop) if kept is None else kept[start:stop]
+        is_whole = len(rows) == raw_edges[last] - raw_edges[first]
         part = slice(start, stop)
         shards.append(
             Shard(
                 number=len(shards),
                 index=store.path,
                 version=store.version,
-                fragments=tuple(number for number, _ in fragments[first : last + 1]),
+                fragments=tuple(number for number, _ in fragments[first:last]),
                 start=start,
                 stop=stop,
-                kept=own,
-                digest=digest(info.id for info in collection.segments[start:stop]),
+                kept=None if is_whole else rows - raw_edges[first],
+                digest=digest(info.id for info in collection.segments[part]),
                 biases={name: values[part] for name, values in collection.biases.items()},
                 is_previewed=snapshot.preview is not None,
                 words=words,
             )
         )
-        first = last + 1
     return shards
 
 
@@ -239,3 +294,14 @@ def floor(totals: Sequence[Array], top: int) -> float:
     """The k-th best of what all shards have scored so far: at least this good is the list."""
     together = np.concatenate(totals)
     return float(np.partition(together, -top)[-top]) if len(together) >= top else -np.inf
+
+
+def shares(promised: Sequence[Array], count: int) -> list[int]:
+    """Of each shard's candidates, best first, how many are among the best of all.
+
+    Of equals those of the first shards, as on one machine those of the first rows.
+    """
+    values = np.concatenate(promised)
+    owner = np.repeat(np.arange(len(promised)), [len(some) for some in promised])
+    chosen = np.argsort(-values, kind="stable")[:count]
+    return [int(n) for n in np.bincount(owner[chosen], minlength=len(promised))]

@@ -18,7 +18,7 @@ from ucofia.index import encode_segments
 from ucofia.index.discover import place_of
 from ucofia.index.results.hits import Hit, hits_of, rank_videos
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.scoring import Ranking, Scores, best
+from ucofia.index.search.scoring import Ranking, Scores, best, finalists
 from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
@@ -82,22 +82,32 @@ def similar(
     *,
     top: int,
     place: str | None = None,
-    measured: Likeness | None = None,
+    measured: Float[Array, " v"] | None = None,
 ) -> list[Hit]:
     """Rank videos by their likeness to an example; what lies at its own place is left out.
 
     `measured` is the likeness of every segment where somebody else has measured it.
     """
-    total, levels = likeness(video, collection) if measured is None else measured
+    total = likeness(video, collection)[0] if measured is None else measured
     rows = np.arange(len(collection)) if among is None else among
     rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
-    scores = Scores(total[rows], {name: values[rows] for name, values in levels.items()})
 
     def rank(wanted: int) -> Ranking:
-        return best(collection, rows, scores, top=wanted)
+        some = rows[finalists(total[rows], wanted)]
+        return best(collection, some, _alone(video, collection, some), top=wanted)
 
     ranking = rank_videos(rank, collection, top=top)
     return hits_of(None, collection, ranking, with_moments=False)
+
+
+def _alone(video: VideoFeatures, collection: Collection, rows: Array) -> Scores:
+    """How alike some segments are, each measured alone: the same bits whatever else there is."""
+    found = [likeness(video, collection.rows(rows[at : at + 1])) for at in range(len(rows))]
+    none = np.zeros(0, np.float32)
+    return Scores(
+        np.concatenate([none, *(total for total, _ in found)]),
+        {n: np.concatenate([none, *(lv[n] for _, lv in found)]) for n in ("video", "frame")},
+    )
 
 
 def likeness(video: VideoFeatures, collection: Collection) -> Likeness:

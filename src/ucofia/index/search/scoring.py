@@ -106,12 +106,8 @@ def best(
     query: Query | None = None,
 ) -> Ranking:
     """Order scored rows and keep the first; with a query, finalists are scored alone first."""
-    finalists = np.arange(len(rows))
-    if len(rows) > top:  # everything that may reach the k-th score, so that ties compete
-        limit = np.partition(scores.total, -top)[-top]
-        finalists = np.flatnonzero(scores.total >= limit - 2 * slack(scores.total))
-    seen = len(rows)
-    rows, scores = rows[finalists], scores[finalists]
+    which, seen = finalists(scores.total, top), len(rows)
+    rows, scores = rows[which], scores[which]
     if query is not None and len(rows):
         scores = score(query, collection, rows, alone=True)
     segments = collection.segments
@@ -122,6 +118,14 @@ def best(
 
     order = np.array(sorted(range(len(rows)), key=place)[:top], dtype=np.int64)
     return Ranking(rows[order], scores[order], seen)
+
+
+def finalists(totals: Float[Array, " n"], top: int) -> Array:
+    """Everything that may reach the k-th score, so that ties compete."""
+    if len(totals) <= top:
+        return np.arange(len(totals))
+    limit = np.partition(totals, -top)[-top]
+    return np.flatnonzero(totals >= limit - 2 * slack(totals))
 
 
 def slack(scores: Array) -> np.float32:

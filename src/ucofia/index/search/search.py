@@ -152,27 +152,91 @@ def fast(
 ) -> list[Ranking]:
     """Score a fixed number of candidates for every query."""
     count = len(collection) if among is None else len(among)
-    wanted = max(FAST_CANDIDATES, 2 * top)
-    if not queries:
-        return []
-    if not bounds.is_bounded(queries[0]) or count <= max(wanted, FAST_FROM):
+    if not is_cut(queries, count, top=top):
         return brute_force(queries, collection, top=top, among=among)
-    kernels = kernels or kernels_for(count)
     found = []
     with torch.inference_mode():
-        for start in range(0, len(queries), QUERIES_AT_ONCE):
-            some = queries[start : start + QUERIES_AT_ONCE]
-            first = bounds.without_patches(
-                some, collection, among, kernels=kernels, units=("video",)
-            )
-            for query, promise in zip(some, first, strict=True):
-                near = _highest(promise, NEAR)
-                rows = near if among is None else among[near]
-                promise = promise[near] + _finer(query, collection, rows, preview, kernels)
-                rows = np.sort(rows[_highest(promise, wanted)])
-                scores = score(query, collection, rows)
-                found.append(best(collection, rows, scores, top=top, query=query))
+        for one in reranks(
+            queries,
+            collection,
+            among=among,
+            preview=preview,
+            kernels=kernels or kernels_for(count),
+        ):
+            one.keep(NEAR)
+            one.look_closer()
+            one.keep(candidates(top))
+            found.append(one.finish(top=top))
     return found
+
+
+def candidates(top: int) -> int:
+    """How many segments `fast` scores for a list of some length."""
+    return max(FAST_CANDIDATES, 2 * top)
+
+
+def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
+    """Tell whether `fast` leaves out any of so many segments."""
+    if not queries or not bounds.is_bounded(queries[0]):
+        return False
+    return count > max(candidates(top), FAST_FROM)
+
+
+def reranks(
+    queries: Sequence[Query],
+    collection: Collection,
+    *,
+    among: Array | None,
+    preview: Preview | None,
+    kernels: Kernels,
+) -> "Iterator[Rerank]":
+    """Begin a fast search: for each query all segments, by what whole videos promise."""
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        some = queries[start : start + QUERIES_AT_ONCE]
+        first = bounds.without_patches(some, collection, among, kernels=kernels, units=("video",))
+        for query, promise in zip(some, first, strict=True):
+            yield Rerank(query, collection, among, promise, preview, kernels)
+
+
+class Rerank:
+    """`fast` for one query: candidates that become fewer, each time after a closer look."""
+
+    def __init__(
+        self,
+        query: Query,
+        collection: Collection,
+        rows: Array | None,
+        promise: Array,
+        preview: Preview | None,
+        kernels: Kernels,
+    ) -> None:
+        self.query, self.collection, self.preview = query, collection, preview
+        self.kernels, self.promise = kernels, promise
+        self.rows = np.arange(len(collection)) if rows is None else rows
+
+    def keep(self, count: int) -> Array:
+        """Keep those that promise most, of equals the first; returns what they promise."""
+        if 0 < count < len(self.rows):
+            least = np.partition(self.promise, -count)[-count]
+            high = np.flatnonzero(self.promise >= least)
+            high = high[np.argsort(-self.promise[high], kind="stable")]
+        else:
+            high = np.argsort(-self.promise, kind="stable")
+        promised = self.promise[high[:count]]
+        kept = np.sort(high[:count])
+        self.rows, self.promise = self.rows[kept], self.promise[kept]
+        return promised
+
+    def look_closer(self) -> None:
+        """Add what frames will add, and what patches may."""
+        self.promise = self.promise + _finer(
+            self.query, self.collection, self.rows, self.preview, self.kernels
+        )
+
+    def finish(self, *, top: int) -> Ranking:
+        """Score those that are left."""
+        scores = score(self.query, self.collection, self.rows)
+        return best(self.collection, self.rows, scores, top=top, query=self.query)
 
 
 def _finer(
@@ -192,9 +256,3 @@ def _finer(
         centre = bounds.centres(words, preview, rows)
         total += np.float32(words.share) * bounds.estimate(words, preview, rows, centre)
     return np.asarray(total)
-
-
-def _highest(values: Array, count: int) -> Array:
-    if count >= len(values):
-        return np.arange(len(values))
-    return np.asarray(np.argpartition(-values, count - 1)[:count])

@@ -55,6 +55,18 @@ class Preview:
     def __len__(self) -> int:
         return len(self.centroid)
 
+    def part(self, rows: slice) -> "Preview":
+        """Some rows, without a copy."""
+        return Preview(
+            self.rotation,
+            self.centroid[rows],
+            self.radius[rows],
+            self.scale[rows],
+            tuple(codes[rows] for codes in self.codes),
+            tuple(length[rows] for length in self.rest),
+            tuple(most[rows] for most in self.lost),
+        )
+
 
 @dataclass(frozen=True)
 class RowKeys:
