@@ -1,7 +1,7 @@
-"""A driver in a process of its own: `driver.py ADDRESS INDEX VIDEOS [before|after]`.
+"""A driver in a process of its own: `driver.py ADDRESS INDEX VIDEOS [before|after|often]`.
 
 `before` and `after` end it as a kill would: before or after the first commit of rows, with the
-journal still as it was.
+journal still as it was. `often` lets it commit often, for those who kill it themselves.
 """
 
 import os
@@ -31,9 +31,12 @@ def main(address: str, index: str, videos: str, death: str = "") -> None:
         return False
 
     if death:
-        pending.fragments.commit = deadly
         ingest.COMMIT_SECONDS = 0.0
+    if death in ("before", "after"):
+        pending.fragments.commit = deadly
     ray.init(address=address, log_to_driver=False)
+    sys.stdout.write("begins\n")
+    sys.stdout.flush()
     ingest.add(Index.open(index, colour_model()), [videos])
 
 

@@ -131,3 +131,34 @@ def test_compact_deletes_leftovers_but_not_while_a_run_is_under_way(
     plain.add(videos)
     same_rows(plain, index)
     assert len(list(data.iterdir())) == Store.open(index.path).fragments()
+
+
+def test_a_file_that_somebody_else_has_indexed_meanwhile_stays_as_it_is_there(
+    tmp_path: Path,
+) -> None:
+    model = colour_model()
+    folder = tmp_path / "v"
+    for colour in ("red", "green"):
+        clip(folder / f"{colour}.mp4", [colour])
+    index = Index.create(tmp_path / "index", model)
+    left = encode_part(Work(index.path), model, whole(index, folder))  # by a run that was killed
+    Journal(index.path).write(left.entry)
+    clip(folder / "red.mp4", ["yellow", "red", "blue"])
+    index.add(folder)
+    before = rows_of(index)
+    settle_left(Store.open(index.path))
+    assert rows_of(index).keys() == before.keys()
+
+    # The same for a file that the index had known, and the run had encoded anew.
+    left = encode_part(Work(index.path), model, whole(index, folder))
+    assert not left.entry.files
+    clip(folder / "green.mp4", ["green", "white"])
+    left = encode_part(Work(index.path), model, whole(index, folder))
+    assert left.entry.clearing == (str(folder / "green.mp4"),)
+    Journal(index.path).write(left.entry)
+    clip(folder / "green.mp4", ["black", "white", "green"])
+    index.add(folder)
+    before = rows_of(index)
+    settle_left(Store.open(index.path))
+    assert rows_of(index).keys() == before.keys()
+    assert index.info().pending_parts == 0

@@ -233,6 +233,7 @@ class PartStore(Store):
             fragments=tuple(self._fragments),
             files=tuple(self._files.values()),
             clearing=tuple(self._clearing),
+            replacing=tuple(self._known[p] for p in self._clearing if p in self._known),
             failed=tuple(self._failed),
         )
 

@@ -43,6 +43,7 @@ class Entry:
     fragments: tuple[Fragment, ...] = ()
     files: tuple[FileIdentity, ...] = ()
     clearing: tuple[str, ...] = ()  # paths whose older rows go: changed, moved or broken
+    replacing: tuple[FileIdentity, ...] = ()  # what was known there when the work began
     failed: tuple[KnownFailure, ...] = ()
 
     def to_json(self) -> str:
@@ -60,6 +61,7 @@ class Entry:
                 fragments=tuple(values["fragments"]),
                 files=tuple(FileIdentity(**file) for file in values["files"]),
                 clearing=tuple(values["clearing"]),
+                replacing=tuple(FileIdentity(**file) for file in values.get("replacing", ())),
                 failed=tuple(KnownFailure(**failure) for failure in values["failed"]),
             )
         except (KeyError, TypeError) as error:
@@ -158,6 +160,7 @@ def settle(store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = fro
             fragments=tuple(f for entry in some for f in entry.fragments),
             files=tuple(file for entry in some for file in entry.files),
             clearing=tuple(dict.fromkeys(p for entry in some for p in entry.clearing)),
+            replacing=tuple(file for entry in some for file in entry.replacing),
             since=min(entry.since for entry in some),
         )
         failed = [failure for entry in some for failure in entry.failed]

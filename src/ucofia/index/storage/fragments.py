@@ -51,6 +51,7 @@ class Batch:
     fragments: tuple[Fragment, ...]
     files: tuple[FileIdentity, ...]  # whose rows the fragments hold
     clearing: tuple[str, ...] = ()  # paths whose older rows go
+    replacing: tuple[FileIdentity, ...] = ()  # what these rows are known to be of
     since: int = 0  # a version before which none of the parts can have been committed
 
 
@@ -232,14 +233,22 @@ def _holding(fragments: Sequence[Lance], paths: Sequence[str]) -> Iterator[Lance
 def _without_present(
     path: str, dataset: Lance, batch: Batch, seen: frozenset[int]
 ) -> Batch | None:
-    """Leave out what the table holds already; None when that is everything."""
+    """Leave out what the table holds already; None when that is everything.
+
+    A path that somebody else has added or changed meanwhile stays as it is there.
+    """
     if {*batch.parts} <= _parts(dataset, batch.since):
         return None
     new = [f for f in dataset.get_fragments() if f.fragment_id not in seen]
-    present = _present(dataset, new, batch.files)
-    if present:
-        gone = {file.path for file in present}
-        files = tuple(file for file in batch.files if file not in present)
+    held = _held(dataset, new, batch.files)
+
+    def is_needed(file: FileIdentity) -> bool:
+        other = held.get(file.path)
+        return other is None or (other != file and other in batch.replacing)
+
+    gone = {file.path for file in batch.files if not is_needed(file)}
+    if gone:
+        files = tuple(file for file in batch.files if file.path not in gone)
         kept = tuple(_rewritten(path, batch.fragments, gone)) if files else ()
         clearing = tuple(path for path in batch.clearing if path not in gone)
         batch = replace(batch, fragments=kept, files=files, clearing=clearing)
@@ -247,14 +256,13 @@ def _without_present(
     return batch if batch.fragments or is_there else None
 
 
-def _present(
+def _held(
     dataset: Lance, fragments: Sequence[Lance], files: Sequence[FileIdentity]
-) -> set[FileIdentity]:
-    """Which files, as they are, some fragments hold."""
+) -> dict[str, FileIdentity]:
+    """What some fragments hold at the paths of some files."""
     if not fragments or not files:
-        return set()
-    predicate = _is_one_of("path", [file.path for file in files])
-    return {*_files(dataset, fragments, predicate).values()} & {*files}
+        return {}
+    return _files(dataset, fragments, _is_one_of("path", [file.path for file in files]))
 
 
 def _files(
@@ -297,7 +305,7 @@ def _drop_doubled(path: str, before: Lance, after: Lance, batch: Batch) -> None:
                 others.append(fragment)
         first = min((fragment.fragment_id for fragment in own), default=0)
         earlier = [fragment for fragment in others if fragment.fragment_id < first]
-        doubled = sorted(file.path for file in _present(after, earlier, batch.files))
+        doubled = sorted(_held(after, earlier, batch.files))
         if not doubled:
             return
         updated, emptied = _cleared(own, doubled)

@@ -1,0 +1,127 @@
+"""Kill the driver of `index --cluster` again and again, and see whether a row is lost or doubled.
+
+    python scripts/kill_driver.py --trials 20 --out kill_driver.jsonl
+
+A head and two nodes run on this machine. In each trial a driver begins to index some videos and
+is ended with `kill -9`: right before its first commit, right after it, or at a random moment. What
+it left must hold no row twice and none that a plain index does not have; then another driver
+finishes, and the rows must be those of the plain index, column by column, with nothing pending.
+
+Trials that `--out` knows are not made again, so the script can be stopped at any time.
+"""
+
+import argparse
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import ray
+from fakes import COLOURS, clip, colour_model
+from ray.cluster_utils import Cluster
+
+from ucofia.cluster.ingest import add
+from ucofia.index.index import Index
+from ucofia.index.pending import Journal
+from ucofia.index.storage.schema import checksum
+from ucofia.index.storage.store import Store
+
+DRIVER = Path(__file__).parent.parent / "tests" / "cluster" / "driver.py"
+VIDEOS = 24
+MOMENTS = ("before", "after", "often", "often", "often")  # the last ones: at random
+MEMORY = {"object_store_memory": 100 << 20}
+
+
+def contents(path: str) -> list[tuple[str, int]]:
+    """Every row of an index: its id and the checksum of all its columns, in order of ids."""
+    return sorted((row.id, checksum(row)) for row in Store.open(path).rows())
+
+
+def killed(address: str, index: str, videos: Path, moment: str, wait: float) -> str:
+    """Start a driver and end it; says what it was doing."""
+    command = [sys.executable, str(DRIVER), address, index, str(videos), moment]
+    driver = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert driver.stdout is not None and driver.stdout.readline().strip() == "begins"
+    if moment == "often":
+        select.select([driver.stdout], [], [], wait)
+        driver.kill()
+    return {-9: "killed", 0: "finished before"}.get(driver.wait(), "failed")
+
+
+def trial(address: str, folder: Path, videos: Path, moment: str, wait: float) -> dict[str, Any]:
+    """One driver that dies and one that finishes; what was lost, doubled or wrong."""
+    plain = contents(str(folder / "plain"))
+    index = Index.create(folder / f"index-{time.monotonic_ns()}", colour_model())
+    ended = killed(address, index.path, videos, moment, wait)
+    left, pending = contents(index.path), len(Journal(index.path).keys())
+    add(index, [videos])
+    end = contents(index.path)
+    return {
+        "moment": moment,
+        "wait": round(wait, 2),
+        "driver": ended,
+        "rows_left": len(left),
+        "parts_pending": pending,
+        "lost": len({*plain} - {*end}),
+        "doubled": sum(len(rows) - len({*rows}) for rows in (left, end)),
+        "false": len({*left, *end} - {*plain}) + len(Journal(index.path).keys()),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("kill_driver.jsonl"))
+    args = parser.parse_args()
+    lines = args.out.read_text().splitlines() if args.out.exists() else []
+    found = [json.loads(line) for line in lines]
+    # The cluster's processes must find the fakes.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **MEMORY})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, **MEMORY)
+    with tempfile.TemporaryDirectory(prefix="kill_driver_") as name:
+        folder, videos = Path(name), Path(name, "videos")
+        colours = list(COLOURS)
+        for number in range(VIDEOS):
+            shown = [colours[(number + k) % len(colours)] for k in range(1 + number % 3)]
+            clip(videos / f"clip{number:02}.mp4", shown)
+        (videos / "broken.mp4").write_bytes(b"no video at all" * 20)
+        Index.create(folder / "plain", colour_model()).add(videos)
+        ray.init(address=cluster.address, log_to_driver=False)
+        began = time.monotonic()
+        add(Index.create(folder / "calm", colour_model()), [videos])
+        spent = time.monotonic() - began
+        for number in range(len(found), args.trials):
+            rng = random.Random(f"{args.seed} {number}")
+            moment = MOMENTS[number % len(MOMENTS)]
+            wait = rng.uniform(0.0, 1.2 * spent)
+            found.append(trial(cluster.address, folder, videos, moment, wait))
+            with args.out.open("a") as out:
+                out.write(json.dumps(found[-1]) + "\n")
+            print(f"{number + 1}: {found[-1]}", flush=True)
+    ray.shutdown()
+    cluster.shutdown()
+    ends = Counter(one["driver"] for one in found)
+    counts = {kind: sum(one[kind] for one in found) for kind in ("lost", "doubled", "false")}
+    partly = sum(0 < one["rows_left"] or 0 < one["parts_pending"] for one in found)
+    print(f"{len(found)} trials: {dict(ends)}; {partly} left rows or pending parts; {counts}")
+    return 1 if any(counts.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
