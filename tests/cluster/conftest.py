@@ -38,7 +38,11 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ray_local() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20
+        address="local",  # not one that somebody else runs here
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
     )
     yield
     ray.shutdown()

@@ -1,5 +1,7 @@
 """`ucofia ablate`: the paper's ablation tables, run here."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,10 +10,17 @@ import typer
 
 from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.options import BankLimitOption, DataOption, JsonOption, TokensOption
+from ucofia.cli.options import (
+    BankLimitOption,
+    ClusterOption,
+    DataOption,
+    JsonOption,
+    TokensOption,
+)
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
+    from ucofia.research.ablate.job import Spread
     from ucofia.research.ablate.rows import Setup
     from ucofia.types import Progress
 
@@ -49,6 +58,7 @@ def ablate(
         float | None, typer.Option(help="Of the rest. Default: the paper's.", min=0)
     ] = None,
     bank_limit: BankLimitOption = None,
+    cluster: ClusterOption = None,
     json: JsonOption = False,
 ) -> int:
     """Train every row of the paper's ablation tables and print them beside the paper's figures.
@@ -73,8 +83,8 @@ def ablate(
             setup = _on_tokens(benchmark, data, tokens, backbone, changes, bank_limit)
         job = Job(out / "results", out / "work", setup, progress=progress)
         names = chosen([name for name in (only or "").split(",") if name], setup)
-        if seeds:
-            for name, seed, was_done in job.run(names, range(seeds)):
+        with _spreading(cluster) as spread:
+            for name, seed, was_done in job.run(names, range(seeds), spread=spread):
                 console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
     shown = None if benchmark == SHAPES else setup
@@ -87,6 +97,18 @@ def ablate(
     (out / "ablation.md").write_text(text, encoding="utf-8")
     console.show(*text.split("\n"))
     return 0
+
+
+@contextmanager
+def _spreading(cluster: str | None) -> "Iterator[Spread | None]":
+    """What trains rows at the same time, if a cluster is named."""
+    if cluster is None:
+        yield None
+        return
+    from ucofia.cluster.tasks import spreading
+
+    with spreading(cluster) as spread:
+        yield spread
 
 
 def _shapes(out: Path, progress: "Progress | None") -> "Setup":

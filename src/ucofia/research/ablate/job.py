@@ -1,4 +1,4 @@
-"""The trainings of all tables, one after the other, each ending in one small result file.
+"""The trainings of all tables, each ending in one small result file.
 
 A result names what it was made from: data, settings, towers. One that was made from something else
 is not counted and made again. Kill the job whenever you like: finished results stay, and an
@@ -8,9 +8,9 @@ unfinished training goes on at its last checkpoint.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ from ucofia.train.loop import train
 from ucofia.train.settings import TrainSettings
 from ucofia.types import Progress
 
+# Does something with every item, perhaps at the same time; yields items as they end.
+Named = tuple[str, int]  # a training and its seed
+Spread = Callable[[Callable[[Named], None], Sequence[Named]], Iterator[tuple[Named, None]]]
+
 NORMALISE = ("none", "sinkhorn", "dual-softmax")
 SAVE_STEPS = 25
 
@@ -39,18 +43,41 @@ class Job:
     setup: Setup
     progress: Progress | None = None
 
-    def run(self, names: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
-        """Do what is missing, all trainings of a seed before the next seed; yields as it ends."""
+    def run(
+        self, names: Sequence[str], seeds: Sequence[int], *, spread: Spread | None = None
+    ) -> Iterator[tuple[str, int, bool]]:
+        """Do what is missing, all trainings of a seed before the next seed; yields as it ends.
+
+        With `spread` they are trained at the same time and end in any order.
+        """
         known = self.setup.trainings
         for name in names:
             if name not in known:
                 raise UnknownNameError("training", name, list(known))
-        for seed in seeds:
-            for name in names:
-                done = self.result(known[name], seed) is not None
-                if not done:
-                    self._make(known[name], seed)
-                yield name, seed, done
+        wanted = [(name, seed) for seed in seeds for name in names]
+        if spread is not None:
+            yield from self._spread(wanted, spread)
+            return
+        for name, seed in wanted:
+            done = self.result(known[name], seed) is not None
+            if not done:
+                self.make((name, seed))
+            yield name, seed, done
+
+    def _spread(self, wanted: Sequence[Named], spread: Spread) -> Iterator[tuple[str, int, bool]]:
+        known = self.setup.trainings
+        left = [(name, seed) for name, seed in wanted if not self.result(known[name], seed)]
+        for name, seed in wanted:
+            if (name, seed) not in left:
+                yield name, seed, True
+        # What several trainings start from is made once, before they begin.
+        for name in {digest(self.setup.made_from(known[n])): n for n, _ in left}.values():
+            self.setup.model(known[name], 0)
+        quiet = replace(self, setup=self.setup.quiet(), progress=None)
+        for done, ((name, seed), _) in enumerate(spread(quiet.make, left), 1):
+            if self.progress:
+                self.progress("training", done, len(left))
+            yield name, seed, False
 
     def result(self, training: Training, seed: int) -> dict[str, Any] | None:
         """A finished result that was made from the same things."""
@@ -72,7 +99,9 @@ class Job:
         """Everything that a result depends on besides its seed and the code."""
         return recipe(self.setup, training)
 
-    def _make(self, training: Training, seed: int) -> None:
+    def make(self, named: Named) -> None:
+        """Train one row with one seed, evaluate it and write the result."""
+        training, seed = self.setup.trainings[named[0]], named[1]
         out, setup = self.folder(training, seed), self.setup
         result = train(
             setup.model(training, seed),

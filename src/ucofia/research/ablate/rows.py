@@ -97,6 +97,9 @@ class Setup(Protocol):
     def data_name(self) -> str:
         """A name for exactly this data."""
 
+    def quiet(self) -> "Setup":
+        """The same without progress, to be sent to another machine."""
+
     def config(self, training: Training) -> ModelConfig:
         """The model of a training."""
 

@@ -72,6 +72,10 @@ class ShapesSetup:
             named.update("\n".join(text.text for text in part.split.texts).encode())
         return named.hexdigest()
 
+    def quiet(self) -> "ShapesSetup":
+        """The same, told to nobody: for another machine."""
+        return replace(self, progress=None)
+
     def config(self, training: Training) -> ModelConfig:
         """The parts of a training, cut to the size of the tiny towers."""
         return training.model

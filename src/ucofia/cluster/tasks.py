@@ -1,0 +1,55 @@
+"""Independent pieces of work as Ray tasks, each of which is done again if its machine dies."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch
+
+from ucofia.cluster import connect
+
+T = TypeVar("T")
+R = TypeVar("R")
+Spread = Callable[[Callable[[T], R], Sequence[T]], Iterator[tuple[T, R]]]
+
+RETRIES = 5  # of a task whose machine died
+AHEAD = 2  # tasks given out per processor
+
+
+@contextmanager
+def spreading(address: str) -> "Iterator[Spread[Any, Any]]":
+    """Lend a function that does work on a cluster as `map` does it here, in any order."""
+    with connect.connected(address):
+        yield spread
+
+
+def spread(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Do something with every item, one processor each; yields items with what came of them.
+
+    Relative paths mean what they mean here. What goes wrong with an item is raised as it would be
+    here; work that is under way is then ended.
+    """
+    ray = connect.ray()
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_one)
+    there, here, most = ray.put(work), os.getcwd(), AHEAD * connect.slots(gpus=0)
+    left = deque(items)
+    running: dict[Any, T] = {}
+    try:
+        while left or running:
+            while left and len(running) < most:  # results wait in memory until they are taken
+                item = left.popleft()
+                running[task.remote(there, here, item)] = item
+            (answer,), _ = ray.wait(list(running), num_returns=1)
+            yield running.pop(answer), ray.get(answer)
+    finally:
+        for answer in running:
+            ray.cancel(answer, force=True)
+
+
+def _one(work: Callable[[Any], Any], folder: str, item: Any) -> Any:
+    torch.set_num_threads(1)
+    with suppress(OSError):  # a machine without this folder cannot know what is in it
+        os.chdir(folder)
+    return work(item)
