@@ -24,7 +24,8 @@ from PIL import Image
 
 import ucofia
 from ucofia.index.calibration import confidence
-from ucofia.index.calibration.bank import TEMPERATURE, texts_of
+from ucofia.index.calibration.balance import TEMPERATURE
+from ucofia.index.calibration.bank import texts_of
 from ucofia.model import Model
 from ucofia.similarity import normalise
 from ucofia.types import VideoBatch, VideoFeatures

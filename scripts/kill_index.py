@@ -45,7 +45,7 @@ from fakes import COLOURS, SIZE, colour_model
 
 from ucofia.index import index as indexes
 from ucofia.index import ingest, snapshot
-from ucofia.index.calibration import bank
+from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.storage.store import exists
@@ -211,7 +211,7 @@ def forked(work: Work, *, without_lock: bool = False) -> int:
         ingest.decode_many = drawn  # type: ignore[assignment]
         ingest.COMMIT_SECONDS = 0.0
         ingest.ENCODE_CLIPS = 2
-        bank.BANK_SEGMENTS_AT_ONCE = 16
+        balance.BANK_SEGMENTS_AT_ONCE = 16
         snapshot.PREVIEW_FROM = 10
         search.FEW = 0  # so that the preview counts
         if without_lock:

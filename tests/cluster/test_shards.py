@@ -110,13 +110,23 @@ def same(one: list[Ranking], other: list[Ranking]) -> None:
             assert values.tobytes() == b.scores.levels[name].tobytes()
 
 
+def cut(snapshot: Snapshot, count: int) -> list[Shard]:
+    return shards_of(
+        snapshot.store,
+        snapshot.collection,
+        count,
+        is_previewed=True,
+        words=np.zeros((0, 8), np.float32),
+    )
+
+
 TEXTS = ["red", "blue white", "green thing", "thing", "black yellow red"]
 
 
-@pytest.mark.parametrize(("count", "top"), [(2, 1), (3, 10), (5, 25)])
+@pytest.mark.parametrize(("count", "top"), [(2, 1), (3, 10), (5, 12)])
 def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> None:
     queries = snapshot.queries(TEXTS)
-    shards = shards_of(snapshot, count, np.zeros((0, 8), np.float32))
+    shards = cut(snapshot, count)
     assert len(shards) == count
     assert [s.start for s in shards] == [0, *(s.stop for s in shards[:-1])]
     sizes = [s.stop - s.start for s in shards]
@@ -136,7 +146,7 @@ def test_shards_take_the_candidates_of_one_machine(
     monkeypatch.setattr(search, "NEAR", 300)
     monkeypatch.setattr(search, "FAST_CANDIDATES", 40)
     queries = snapshot.queries(TEXTS)
-    shards = shards_of(snapshot, 4, np.zeros((0, 8), np.float32))
+    shards = cut(snapshot, 4)
     whole = search.fast(queries, snapshot.collection, top=10, preview=snapshot.preview)
     found = answers(snapshot, shards, queries, top=10, is_exact=False)
     same(found, whole)
@@ -145,7 +155,7 @@ def test_shards_take_the_candidates_of_one_machine(
 
 def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
     queries = snapshot.queries(TEXTS)
-    _, shard, *_ = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    _, shard, *_ = cut(snapshot, 3)
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     one, other = Owner(), Owner()
     said = one.search(shard, request)
@@ -156,7 +166,7 @@ def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
 
 def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
     queries = snapshot.queries(TEXTS)
-    shards = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    shards = cut(snapshot, 3)
     found = answers(snapshot, shards, queries, top=10)
     owner, count = Owner(), len(snapshot.collection)
     request = Request("k", tuple(queries), 10, count)
@@ -169,13 +179,13 @@ def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
 
 
 def test_segments_that_are_not_those_of_the_version_are_refused(snapshot: Snapshot) -> None:
-    first, *_ = shards_of(snapshot, 3, np.zeros((0, 8), np.float32))
+    first, *_ = cut(snapshot, 3)
     with pytest.raises(ClusterError, match="are not those of version"):
         Owner().own(replace(first, digest="0" * 32))
 
 
 def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
-    (whole,) = shards_of(snapshot, 1, np.zeros((0, 8), np.float32))
+    (whole,) = cut(snapshot, 1)
     owner = Owner()
     whole = replace(whole, is_previewed=False)
     assert owner.own(whole)

@@ -8,6 +8,7 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
+from ucofia.index.calibration import balance
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.similarity.normalise import extend, solve
@@ -41,7 +42,7 @@ def bank_scores(index: Index, level: str) -> np.ndarray:
 
 def test_biases_are_those_of_sinkhorn_on_the_bank(index: Index) -> None:
     for level in ("video", "frame", "patch"):
-        expected = solve(bank_scores(index, level), temperature=banks.TEMPERATURE).candidate_bias
+        expected = solve(bank_scores(index, level), temperature=balance.TEMPERATURE).candidate_bias
         np.testing.assert_allclose(index.collection().biases[level], expected, atol=1e-4)
 
 
@@ -49,7 +50,7 @@ def test_a_bank_that_was_solved_in_another_way_is_solved_again(
     tmp_path: Path, videos: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(banks, "TEMPERATURE", 1.0)
+        before.setattr(balance, "TEMPERATURE", 1.0)
         older = Index.create(tmp_path / "older", colour_model(), bank=TEXTS)
         older.add(videos)
         sharp = older.collection().biases["video"].copy()
@@ -98,7 +99,7 @@ def test_a_later_video_costs_one_pass_and_others_keep_their_biases(
             expected = extend(
                 bank_scores(index, "frame"),
                 bank.potentials["frame"],
-                temperature=banks.TEMPERATURE,
+                temperature=balance.TEMPERATURE,
             )[row]
             assert bias == pytest.approx(expected, abs=1e-4)
 
@@ -110,7 +111,7 @@ def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
     assert index.info().balancing_is_due
     index.compact()
     assert not index.info().balancing_is_due
-    expected = solve(bank_scores(index, "frame"), temperature=banks.TEMPERATURE).candidate_bias
+    expected = solve(bank_scores(index, "frame"), temperature=balance.TEMPERATURE).candidate_bias
     np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
 
 

@@ -73,6 +73,34 @@ def slots(*, gpus: int, cpus: int = 1) -> int:
     return max(1, int(room))
 
 
+def started(make: Callable[[], Any], count: int, *, first: float, more: float) -> list[Any]:
+    """Start actors that have a method `ready`, and return those that found room.
+
+    Waits `first` seconds for one of them and then `more` for each other.
+    """
+    library = ray()
+    running: list[Any] = []
+    waiting: dict[Any, Any] = {}
+    for _ in range(count):
+        actor = make()
+        waiting[actor.ready.remote()] = actor
+    while waiting:
+        timeout = more if running else first
+        done, _ = library.wait(list(waiting), num_returns=1, timeout=timeout)
+        if not done:
+            break
+        actor = waiting.pop(done[0])
+        try:
+            library.get(done[0])
+            running.append(actor)
+        except deaths():  # it may have been put on a machine that is just going
+            actor = make()
+            waiting[actor.ready.remote()] = actor
+    for actor in waiting.values():
+        library.kill(actor)
+    return running
+
+
 def deaths() -> tuple[type[BaseException], ...]:
     """Errors that say that a process or machine is gone, not that the work is wrong."""
     kinds = ray().exceptions

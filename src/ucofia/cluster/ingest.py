@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from ucofia.cluster import connect, sources
+from ucofia.cluster.balance import solve_on_cluster
 from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, Part, Work, encode_part, join, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexWriteError
@@ -114,7 +115,7 @@ def bring_up_to_date(store: Store, model: Model, progress: Progress | None) -> N
         store.refresh()
         store.index_paths()
         collection = usable_collection(store)
-        bank = banks.update(store, model, collection, progress)
+        bank = banks.update(store, model, collection, progress, solve_on_cluster)
         update_preview(store, collection, bank, model, is_locked=is_locked)
 
 

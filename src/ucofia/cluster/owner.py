@@ -28,6 +28,7 @@ from ucofia.index.search.sketch import Preview, RowKeys, SavedPreview
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
 BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own
@@ -51,8 +52,8 @@ class Shard:
     kept: Array | None  # which of its rows the collection has; None for all
     digest: str  # of the ids of its segments, in order
     biases: Mapping[str, Array]
-    is_previewed: bool  # whether the index has a preview of the whole collection
-    words: Array  # vectors of some words, to make a preview where there is none
+    is_previewed: bool = False  # whether the index has a preview of the whole collection
+    words: Array | None = None  # vectors of some words, to make a preview where there is none
 
     @property
     def name(self) -> tuple[int, str]:
@@ -163,7 +164,9 @@ class Owner:
         name = shard.name
         if name not in self._opened:
             folder = Path(self._cache.name) / f"{shard.version}-{name[1]}"
-            self._opened[name] = _opened(shard, folder)
+            collection = open_collection(shard, folder)
+            preview = _preview(shard, collection, folder)
+            self._opened[name] = Opened(collection, preview, folder)
         self._opened.move_to_end(name)
         versions = list(dict.fromkeys(version for version, _ in reversed(self._opened)))
         for other in [other for other in self._opened if other[0] in versions[VERSIONS_KEPT:]]:
@@ -198,7 +201,8 @@ def _send(one: Search, value: Any) -> Array | Ranking:
         return found
 
 
-def _opened(shard: Shard, folder: Path) -> Opened:
+def open_collection(shard: Shard, folder: Path) -> Collection:
+    """Read the segments of a shard; what is fetched from an object store lies in a folder."""
     store = FragmentStore.at(shard.index, shard.version, shard.fragments, cache=folder)
     collection = store.collection()
     if shard.kept is not None:
@@ -206,27 +210,25 @@ def _opened(shard: Shard, folder: Path) -> Opened:
     if digest(info.id for info in collection.segments) != shard.digest:
         problem = f"the segments of shard {shard.number} are not those of version {shard.version}"
         raise ClusterError(shard.index, problem, "open the index again")
-    return Opened(collection, _preview(shard, store, collection, folder), folder)
+    return collection
 
 
-def _preview(
-    shard: Shard, store: FragmentStore, collection: Collection, folder: Path
-) -> Preview | None:
+def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | None:
     """The shard's part of the index's preview, or one made here."""
     if not collection.patches.units:
         return None
-    where = preview_folder(store)
+    where = preview_folder(Store.open(shard.index))
     if shard.is_previewed and where is not None:
         saved = previews.read(where)
         if saved is not None and _is_of(saved, collection, shard):
             return saved.preview.part(slice(shard.start, shard.stop))
-    if len(collection) < PREVIEW_FROM:
+    if len(collection) < PREVIEW_FROM or shard.words is None:
         return None
     previews.save(
         collection,
         shard.words,
         folder / "preview",
-        index_id=store.settings.id,
+        index_id=shard.digest,
         version=shard.version,
     )
     made = previews.read(folder / "preview")

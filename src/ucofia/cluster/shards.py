@@ -25,6 +25,7 @@ from ucofia.index.search.scoring import Query, Ranking, Scores, best
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.fragments import rows_per_fragment
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)
@@ -68,8 +69,9 @@ class Actors:
                 yield number, result
             for actor in dead:
                 self._bury(actor)
-        problem = f"every actor died that worked on shard {next(iter(left))}"
-        raise ClusterError("the cluster", problem, "its machines may have too little memory")
+        if left:
+            problem = f"every actor died that worked on shard {next(iter(left))}"
+            raise ClusterError("the cluster", problem, "its machines may have too little memory")
 
     def require(self, least: int) -> None:
         """Have some actors that run; take more if there is room for them at once."""
@@ -77,9 +79,8 @@ class Actors:
             living = list(dict.fromkeys(self._owners))
             missing = min(self.count, least) - len(living)
             if missing > 0:
-                living += self._started(
-                    missing, patience=MORE_SECONDS if living else FIRST_SECONDS
-                )
+                first = MORE_SECONDS if living else FIRST_SECONDS
+                living += connect.started(self._make, missing, first=first, more=MORE_SECONDS)
                 self._owners = living
             if not living:
                 problem = f"no machine had room for an actor within {FIRST_SECONDS:.0f} s"
@@ -108,36 +109,18 @@ class Actors:
                 else []
             )
 
-    def _started(self, count: int, *, patience: float) -> list[Actor]:
-        """Start actors; those that find no room soon after the first are given up."""
-        ray = connect.ray()
-        started: list[Actor] = []
-        waiting: dict[Any, Actor] = {}
-        for _ in range(count):
-            actor = self._make()
-            waiting[actor.ready.remote()] = actor
-        while waiting:
-            timeout = MORE_SECONDS if started else patience
-            done, _ = ray.wait(list(waiting), num_returns=1, timeout=timeout)
-            if not done:
-                break
-            actor = waiting.pop(done[0])
-            try:
-                ray.get(done[0])
-                started.append(actor)
-            except connect.deaths():
-                actor = self._make()
-                waiting[actor.ready.remote()] = actor
-        for actor in waiting.values():
-            ray.kill(actor)
-        return started
-
 
 class Shards:
     """One version of an index, spread over actors: what all of them answer together."""
 
     def __init__(self, actors: Actors, snapshot: Snapshot, words: Array) -> None:
-        shards = shards_of(snapshot, actors.count, words)
+        shards = shards_of(
+            snapshot.store,
+            snapshot.collection,
+            actors.count,
+            is_previewed=snapshot.preview is not None,
+            words=words,
+        )
         self._actors, self._collection = actors, snapshot.collection
         self._shards = {shard.number: shard for shard in shards}
         self._there = {shard.number: connect.ray().put(shard) for shard in shards}
@@ -223,14 +206,20 @@ class Shards:
         return self._actors.ask(method, {n: (self._there[n], *given.get(n, ())) for n in numbers})
 
 
-def shards_of(snapshot: Snapshot, count: int, words: Array) -> list[Shard]:
+def shards_of(
+    store: Store,
+    collection: Collection,
+    count: int,
+    *,
+    is_previewed: bool = False,
+    words: Array | None = None,
+) -> list[Shard]:
     """Cut a version into at most `count` shards of about equal size.
 
     On a disk, where vectors are mapped, a fragment may be cut; in an object store it is not.
     """
-    collection, store = snapshot.collection, snapshot.store
     fragments = rows_per_fragment(store)
-    kept = _kept_rows(snapshot, sum(rows for _, rows in fragments))
+    kept = _kept_rows(store, collection, sum(rows for _, rows in fragments))
     raw_edges = np.cumsum([0, *(rows for _, rows in fragments)])
     edges = raw_edges if kept is None else np.searchsorted(kept, raw_edges)
     cuts = np.linspace(0, len(collection), count + 1).astype(np.int64)
@@ -254,7 +243,7 @@ def shards_of(snapshot: Snapshot, count: int, words: Array) -> list[Shard]:
                 kept=None if is_whole else rows - raw_edges[first],
                 digest=digest(info.id for info in collection.segments[part]),
                 biases={name: values[part] for name, values in collection.biases.items()},
-                is_previewed=snapshot.preview is not None,
+                is_previewed=is_previewed,
                 words=words,
             )
         )
@@ -273,12 +262,12 @@ def merged(collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top:
     return replace(found, scored=sum(ranking.scored for _, ranking in parts))
 
 
-def _kept_rows(snapshot: Snapshot, rows: int) -> Array | None:
+def _kept_rows(store: Store, collection: Collection, rows: int) -> Array | None:
     """Which rows of the table the collection has; None for all."""
-    if rows == len(snapshot.collection):
+    if rows == len(collection):
         return None
-    ids = snapshot.store.table(["id"]).column("id").to_pylist()
-    known = snapshot.collection.row_of_segment
+    ids = store.table(["id"]).column("id").to_pylist()
+    known = collection.row_of_segment
     return np.flatnonzero([segment in known for segment in ids])
 
 

@@ -18,6 +18,7 @@ These functions know nothing of files, models or metrics.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -78,10 +79,55 @@ def solve(
     step = stepper(blocks, scale=1 / temperature, memory_bytes=memory_bytes)
     begin = _begin(blocks, step, start, temperature)
     states = _by_candidate(step, begin) if blocks.transposed else _by_query(step, begin)
+    require = partial(_require_finite, blocks)
+    return _balanced(states, require, iterations, temperature, tolerance, progress)
+
+
+def solve_together(
+    step: Step,
+    begin: Float[np.ndarray, " q"],
+    *,
+    iterations: int = PAPER_ITERATIONS,
+    temperature: float = 1.0,
+    tolerance: float = 1e-5,
+    progress: Progress | None = None,
+) -> Solution:
+    """Balance a bank whose candidates lie in several places; within rounding what `solve` finds.
+
+    Args:
+        step: Sweeps over the candidates of all places: the queries' potentials in, the candidates'
+            biases and the queries' next potentials out (`stream.together`), both divided by the
+            temperature.
+        begin: Minus the logarithm of what each query holds of all candidates before anything is
+            balanced.
+        iterations: See `solve`; it begins as the paper does.
+        temperature: What the scores in `step` were divided by.
+        tolerance: See `solve`.
+        progress: Told about every sweep.
+    """
+    _require_settings(iterations, temperature)
+
+    def require(bias: np.ndarray) -> None:
+        if not np.isfinite(bias).all():
+            advice = "Look for segments with scores that are not finite: ucofia verify"
+            raise MatrixError("the bank", "has no finite solution", advice)
+
+    states = _by_candidate(step, begin)
+    return _balanced(states, require, iterations, temperature, tolerance, progress)
+
+
+def _balanced(
+    states: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    require: Callable[[np.ndarray], None],
+    iterations: int,
+    temperature: float,
+    tolerance: float,
+    progress: Progress | None,
+) -> Solution:
     for done, state in enumerate(states, start=1):
         query, bias, mass = state
         if done == 1:
-            _require_finite(blocks, bias)
+            require(bias)
         if progress is not None:
             progress("balancing the bank", done, iterations)
         residual = drift(mass)

@@ -14,7 +14,7 @@ This file knows rows and columns; which of them are texts is its caller's busine
 natural logarithms of `exp(scale * score)`, in double precision whatever the scores are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,6 +191,23 @@ class _Kernel:
                 return None
         row = self.row + row_moved - constant
         return row, self.column + column_moved + constant
+
+
+def together(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Join the sweeps over some rows each to one over all of them.
+
+    Each part's potentials of the columns are as if there were no other rows; what the columns hold
+    adds up.
+    """
+    return (
+        np.concatenate([row for row, _ in parts]),
+        -log_sum([-column for _, column in parts]),
+    )
+
+
+def log_sum(logarithms: Sequence[np.ndarray]) -> np.ndarray:
+    """Add numbers, number by number, that are given by their logarithms."""
+    return np.asarray(np.logaddexp.reduce(np.stack(list(logarithms)), axis=0))
 
 
 def log_sum_rows(

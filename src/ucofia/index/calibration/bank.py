@@ -7,16 +7,17 @@ until the next writer computes it again, with the same result.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from ucofia import scratch_array
 from ucofia.errors import SettingError
+from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
+from ucofia.index.calibration.balance import Solver
 from ucofia.index.calibration.confidence import Calibration, Confidence, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, Table
@@ -27,10 +28,6 @@ if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
-BANK_SEGMENTS_AT_ONCE = 64
-# The paper balances against captions of the same data set, at 1. A bank is not about what it
-# balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
-TEMPERATURE = 8.0
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
@@ -143,7 +140,11 @@ def _unsolved(texts: Sequence[str]) -> Bank:
 
 
 def update(
-    store: Store, model: "Model", collection: Collection, progress: "Progress | None" = None
+    store: Store,
+    model: "Model",
+    collection: Collection,
+    progress: "Progress | None" = None,
+    solver: Solver | None = None,
 ) -> Bank | None:
     """Give every segment its biases: solve if that was never done, else extend to what is new.
 
@@ -153,7 +154,7 @@ def update(
     if bank is None or not len(collection):
         return bank
     if not bank.is_solved:
-        return solve(store, model, collection, bank, progress)
+        return solve(store, model, collection, bank, progress, solver)
     table = store.small(BIAS)
     known = _current_ids(table, bank)
     rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
@@ -190,29 +191,18 @@ def solve(
     collection: Collection,
     bank: Bank,
     progress: "Progress | None" = None,
+    solver: Solver | None = None,
 ) -> Bank:
     """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
-    from ucofia.similarity import normalise
-
     if not len(collection):
         return bank
     text = _encoded(model, bank, progress)
-    names = list(model.levels())
-    room = scratch_array.empty((len(names), len(bank.texts), len(collection)), np.float32)
-    matrices = dict(zip(names, room, strict=True))
-    for rows, scores in _scored(model, text, collection, np.arange(len(collection)), progress):
-        for name, matrix in matrices.items():
-            matrix[:, rows] = scores[name]
-    solutions = {
-        name: normalise.solve(matrix, temperature=TEMPERATURE) for name, matrix in matrices.items()
-    }
-    biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
-    potentials = {name: s.query_potential for name, s in solutions.items()}
-    mean, deviation, best = _nulls(model, matrices, biases)
-    generation = _name(bank.texts, potentials)
-    solved = Bank(bank.texts, potentials, best, len(collection), generation)
+    found = (solver or balance.solve_here)(store, model, text, collection, progress)
+    generation = _name(bank.texts, found.potentials)
+    solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
     store.put_small(BANK, _table(solved))
     ids = [info.id for info in collection.segments]
+    biases, mean, deviation = found.biases, found.null_mean, found.null_deviation
     store.put_small(BIAS, _bias_table(ids, generation, biases, mean, deviation))
     return solved
 
@@ -255,13 +245,13 @@ def _extend(
     text = _encoded(model, bank, progress)
     parts: list[Table] = []
     best = bank.best.copy()
-    for some, scores in _scored(model, text, collection, rows, progress):
+    for some, scores in balance.scored(model, text, collection, rows, progress):
         biases = {
-            name: normalise.extend(scores[name], potential, temperature=TEMPERATURE)
+            name: normalise.extend(scores[name], potential, temperature=balance.TEMPERATURE)
             for name, potential in bank.potentials.items()
         }
         biases = {name: bias.astype(np.float32) for name, bias in biases.items()}
-        mean, deviation, highest = _nulls(model, scores, biases)
+        mean, deviation, highest = balance.nulls(model, scores, biases)
         best = np.maximum(best, highest)
         ids = [collection.segments[row].id for row in some.tolist()]
         parts.append(_bias_table(ids, bank.generation, biases, mean, deviation))
@@ -281,46 +271,6 @@ def _encoded(model: "Model", bank: Bank, progress: "Progress | None") -> "list[T
         if progress is not None:
             progress("encoding the bank", done, len(bank.texts))
     return found
-
-
-def _scored(
-    model: "Model",
-    text: "Sequence[TextFeatures]",
-    collection: Collection,
-    rows: Array,
-    progress: "Progress | None",
-) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Yield some rows and, per level, the scores of all bank texts for them."""
-    import torch
-
-    for start in range(0, len(rows), BANK_SEGMENTS_AT_ONCE):
-        some = rows[start : start + BANK_SEGMENTS_AT_ONCE]
-        with torch.inference_mode():
-            video = collection.features(some, device=model.device)
-            blocks = [model.score(part, video).scores for part in text]
-        yield some, {n: torch.cat([b[n] for b in blocks]).cpu().numpy() for n in blocks[0]}
-        if progress is not None:
-            progress("scoring the bank", min(start + BANK_SEGMENTS_AT_ONCE, len(rows)), len(rows))
-
-
-def _nulls(
-    model: "Model", scores: dict[str, Array], biases: dict[str, Array]
-) -> tuple[Array, Array, Array]:
-    """Mean and deviation of the bank's totals per segment, and the best value of each text."""
-    weights = {level.name: level.weight for level in model.config.levels}
-    whole = sum(weights.values())
-    texts, segments = next(iter(scores.values())).shape
-    mean, deviation = np.empty(segments), np.empty(segments)
-    best = np.full(texts, -np.inf)
-    for start in range(0, segments, 1024):
-        part = slice(start, start + 1024)
-        total = np.zeros((texts, len(mean[part])))
-        for name, values in scores.items():
-            total += (values[:, part] + biases[name][part]) * (weights[name] / whole)
-        mean[part], deviation[part] = total.mean(0), total.std(0)
-        standard = standardise(total, mean[part], deviation[part])
-        best = np.maximum(best, standard.max(1))
-    return mean, deviation, best
 
 
 def _current_ids(table: Table | None, bank: Bank) -> set[str]:
@@ -350,7 +300,7 @@ def _bias_table(
 
 
 def _name(texts: Sequence[str], potentials: dict[str, Array]) -> str:
-    digest = hashlib.blake2b("\n".join([*texts, str(TEMPERATURE)]).encode(), digest_size=8)
+    digest = hashlib.blake2b("\n".join([*texts, str(balance.TEMPERATURE)]).encode(), digest_size=8)
     for name, values in sorted(potentials.items()):
         digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()

@@ -1,0 +1,157 @@
+"""The bank of an index, solved by a cluster: actors hold the scores of some segments each.
+
+An actor scores its segments against all texts once and keeps that. A sweep of Sinkhorn-Knopp then
+needs one reduction of the size of the bank: the potentials of the texts go out, and what each text
+holds of an actor's segments comes back. So no process holds texts x segments.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucofia import scratch_array
+from ucofia.cluster import connect
+from ucofia.cluster.owner import Shard, open_collection
+from ucofia.cluster.shards import shards_of
+from ucofia.index.calibration.balance import TEMPERATURE, Solved, nulls, scored, solve_here
+from ucofia.index.search.collection import Collection
+from ucofia.index.storage.schema import Array
+from ucofia.index.storage.store import Store
+from ucofia.model import Model
+from ucofia.similarity.normalise import solve_together
+from ucofia.similarity.stream import (
+    blocks_of,
+    log_sum,
+    log_sum_rows,
+    stepper,
+    together,
+)
+from ucofia.types import Progress, TextFeatures
+
+logger = logging.getLogger(__name__)
+
+SEGMENTS_PER_ACTOR = 2000  # at least; fewer are not worth one
+MEMORY_BYTES = 1 << 30  # per actor and level, to sweep faster
+ATTEMPTS = 3  # on the cluster, each time from the beginning
+ROOM_SECONDS = 60.0  # to wait for a processor, while others wait for this
+
+
+class BankPart:
+    """An actor: the scores of all texts for the segments of one shard."""
+
+    def __init__(self, model: Model, texts: Sequence[TextFeatures]) -> None:
+        torch.set_num_threads(1)
+        self._model, self._texts = model, texts
+        self._scores: dict[str, Array] = {}  # by level, segments x texts
+        self._steps: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
+
+    def ready(self) -> bool:
+        """Answer once the model is here."""
+        return True
+
+    def score(self, shard: Shard) -> int:
+        """Score the segments; returns how many they are."""
+        names, texts = list(self._model.levels()), sum(len(some) for some in self._texts)
+        with TemporaryDirectory(prefix="ucofia-bank-") as folder:
+            collection = open_collection(shard, Path(folder))
+            rows = np.arange(len(collection))
+            room = scratch_array.empty((len(names), len(rows), texts), np.float32)
+            self._scores = dict(zip(names, room, strict=True))
+            for some, scores in scored(self._model, self._texts, collection, rows, None):
+                for name, matrix in self._scores.items():
+                    matrix[some] = scores[name].T
+        return len(rows)
+
+    def begin(self, level: str) -> Array:
+        """The logarithm of what each text holds of the segments before anything is balanced."""
+        blocks, scale = blocks_of(self._scores[level]), 1 / TEMPERATURE
+        self._steps = {level: stepper(blocks, scale=scale, memory_bytes=MEMORY_BYTES)}
+        return log_sum_rows(blocks, np.zeros(blocks.rows), scale=scale)
+
+    def step(self, level: str, potentials: Array) -> tuple[Array, Array]:
+        """Sweep once: the segments' biases, and what the texts' potentials would be alone."""
+        return self._steps[level](potentials)
+
+    def nulls(self, biases: dict[str, Array]) -> tuple[Array, Array, Array]:
+        """What the texts score for each segment on average, and the best value of each text."""
+        return nulls(self._model, {name: s.T for name, s in self._scores.items()}, biases)
+
+
+def solve_on_cluster(
+    store: Store,
+    model: Model,
+    texts: Sequence[TextFeatures],
+    collection: Collection,
+    progress: Progress | None,
+) -> Solved:
+    """Score and balance a bank on the cluster that is connected; as on one machine, rounded.
+
+    An actor that dies takes its scores with it: then all of it is done again. Whoever asks holds
+    the lock of the index, for which others that fill the cluster may wait; so where there is no
+    room soon it is done here.
+    """
+    wanted = min(connect.slots(gpus=0), -(-len(collection) // SEGMENTS_PER_ACTOR))
+    if wanted < 2:
+        return solve_here(store, model, texts, collection, progress)
+    ray = connect.ray()
+    there = ray.put(model.to("cpu")), ray.put([some.to("cpu") for some in texts])
+    make = partial(ray.remote(num_cpus=1, max_restarts=0)(BankPart).remote, *there)
+    for attempt in range(ATTEMPTS):
+        actors = connect.started(make, wanted, first=ROOM_SECONDS, more=ROOM_SECONDS)
+        if not actors:
+            break
+        try:
+            shards = shards_of(store, collection, len(actors))
+            return _solved(list(model.levels()), actors, shards, progress)
+        except connect.deaths() as error:
+            logger.info("attempt %d at the bank: %s", attempt + 1, error)
+        finally:
+            for actor in actors:
+                ray.kill(actor)
+    return solve_here(store, model, texts, collection, progress)
+
+
+def _solved(
+    levels: Sequence[str],
+    actors: Sequence[Any],
+    shards: Sequence[Shard],
+    progress: Progress | None,
+) -> Solved:
+    ray, actors = connect.ray(), actors[: len(shards)]
+    _score(actors, shards, progress)
+    potentials: dict[str, Array] = {}
+    biases: dict[str, Array] = {}
+    for level in levels:
+        begun = ray.get([actor.begin.remote(level) for actor in actors])
+        solution = solve_together(
+            partial(_step, actors, level), -log_sum(begun), temperature=TEMPERATURE
+        )
+        potentials[level] = solution.query_potential
+        biases[level] = solution.candidate_bias.astype(np.float32)
+    parts = [{n: b[s.start : s.stop] for n, b in biases.items()} for s in shards]
+    asked = zip(actors, parts, strict=True)
+    found = ray.get([actor.nulls.remote(part) for actor, part in asked])
+    mean, deviation = (np.concatenate([one[at] for one in found]) for at in (0, 1))
+    return Solved(potentials, biases, mean, deviation, np.max([one[2] for one in found], axis=0))
+
+
+def _score(actors: Sequence[Any], shards: Sequence[Shard], progress: Progress | None) -> None:
+    ray, done = connect.ray(), 0
+    left = [actor.score.remote(shard) for actor, shard in zip(actors, shards, strict=True)]
+    while left:
+        (answer,), left = ray.wait(left, num_returns=1)
+        done += ray.get(answer)
+        if progress is not None:
+            progress("scoring the bank", done, shards[-1].stop)
+
+
+def _step(actors: Sequence[Any], level: str, potentials: Array) -> tuple[Array, Array]:
+    ray = connect.ray()
+    there = ray.put(potentials)
+    return together(ray.get([actor.step.remote(level, there) for actor in actors]))

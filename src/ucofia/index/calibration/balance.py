@@ -1,0 +1,114 @@
+"""Score a bank's texts against segments and balance every level with Sinkhorn-Knopp.
+
+The part of a bank that costs; `bank` keeps what comes of it. A cluster does the same in parts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ucofia import scratch_array
+from ucofia.index.calibration.confidence import standardise
+from ucofia.index.search.collection import Collection
+from ucofia.index.storage.schema import Array
+from ucofia.index.storage.store import Store
+
+if TYPE_CHECKING:  # costs torch, which reading a bank does not need
+    from ucofia.model import Model
+    from ucofia.types import Progress, TextFeatures
+
+BANK_SEGMENTS_AT_ONCE = 64
+# The paper balances against captions of the same data set, at 1. A bank is not about what it
+# balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
+TEMPERATURE = 8.0
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What balancing gives: numbers per text, and per segment of a collection, in its order."""
+
+    potentials: dict[str, Array]
+    biases: dict[str, Array]
+    null_mean: Array
+    null_deviation: Array
+    best: Array
+
+
+class Solver(Protocol):
+    """Balances a bank: this process, or a cluster."""
+
+    def __call__(
+        self,
+        store: Store,
+        model: "Model",
+        texts: "Sequence[TextFeatures]",
+        collection: Collection,
+        progress: "Progress | None",
+    ) -> Solved:
+        """Score all segments against all texts, level by level, and balance every level."""
+
+
+def solve_here(
+    store: Store,
+    model: "Model",
+    texts: "Sequence[TextFeatures]",
+    collection: Collection,
+    progress: "Progress | None",
+) -> Solved:
+    """Score and balance in this process."""
+    from ucofia.similarity import normalise
+
+    names, count = list(model.levels()), sum(len(some) for some in texts)
+    room = scratch_array.empty((len(names), count, len(collection)), np.float32)
+    matrices = dict(zip(names, room, strict=True))
+    for rows, scores in scored(model, texts, collection, np.arange(len(collection)), progress):
+        for name, matrix in matrices.items():
+            matrix[:, rows] = scores[name]
+    solutions = {
+        name: normalise.solve(matrix, temperature=TEMPERATURE) for name, matrix in matrices.items()
+    }
+    biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
+    potentials = {name: s.query_potential for name, s in solutions.items()}
+    return Solved(potentials, biases, *nulls(model, matrices, biases))
+
+
+def scored(
+    model: "Model",
+    text: "Sequence[TextFeatures]",
+    collection: Collection,
+    rows: Array,
+    progress: "Progress | None",
+) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Yield some rows and, per level, the scores of all bank texts for them."""
+    import torch
+
+    for start in range(0, len(rows), BANK_SEGMENTS_AT_ONCE):
+        some = rows[start : start + BANK_SEGMENTS_AT_ONCE]
+        with torch.inference_mode():
+            video = collection.features(some, device=model.device)
+            blocks = [model.score(part, video).scores for part in text]
+        yield some, {n: torch.cat([b[n] for b in blocks]).cpu().numpy() for n in blocks[0]}
+        if progress is not None:
+            progress("scoring the bank", min(start + BANK_SEGMENTS_AT_ONCE, len(rows)), len(rows))
+
+
+def nulls(
+    model: "Model", scores: dict[str, Array], biases: dict[str, Array]
+) -> tuple[Array, Array, Array]:
+    """Mean and deviation of the bank's totals per segment, and the best value of each text."""
+    weights = {level.name: level.weight for level in model.config.levels}
+    whole = sum(weights.values())
+    texts, segments = next(iter(scores.values())).shape
+    mean, deviation = np.empty(segments), np.empty(segments)
+    best = np.full(texts, -np.inf)
+    for start in range(0, segments, 1024):
+        part = slice(start, start + 1024)
+        total = np.zeros((texts, len(mean[part])))
+        for name, values in scores.items():
+            total += (values[:, part] + biases[name][part]) * (weights[name] / whole)
+        mean[part], deviation[part] = total.mean(0), total.std(0)
+        standard = standardise(total, mean[part], deviation[part])
+        best = np.maximum(best, standard.max(1))
+    return mean, deviation, best

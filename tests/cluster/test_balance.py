@@ -1,0 +1,96 @@
+"""A bank that is solved in parts has the solution of one process, within rounding."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import colour_model
+from test_shards import BANK, fill
+
+from ucofia.cluster import balance
+from ucofia.cluster.shards import shards_of
+from ucofia.index.calibration.balance import Solved, solve_here
+from ucofia.index.index import Index
+from ucofia.index.storage.store import Store
+from ucofia.similarity import normalise
+from ucofia.similarity.stream import blocks_of, log_sum, log_sum_rows, stepper, together
+
+
+def same(one: Solved, other: Solved) -> None:
+    for name in one.biases:
+        assert other.biases[name] == pytest.approx(one.biases[name], abs=2e-5)
+        assert other.potentials[name] == pytest.approx(one.potentials[name], abs=2e-5)
+    assert other.null_mean == pytest.approx(one.null_mean, abs=2e-5)
+    assert other.null_deviation == pytest.approx(one.null_deviation, abs=2e-5)
+    assert other.best == pytest.approx(one.best, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])  # of which some columns underflow
+def test_sweeps_over_parts_are_those_over_the_whole(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    bank = (scale * rng.normal(size=(40, 90))).astype(np.float32)
+    parts = [blocks_of(np.ascontiguousarray(p.T)) for p in np.split(bank, [20, 21, 70], axis=1)]
+    steps = [stepper(part, scale=0.5, memory_bytes=1 << 20) for part in parts]
+    begun = [log_sum_rows(part, np.zeros(part.rows), scale=0.5) for part in parts]
+
+    def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return together([one(column) for one in steps])
+
+    whole = normalise.solve(bank, temperature=2.0)
+    found = normalise.solve_together(step, -log_sum(begun), temperature=2.0)
+    assert found.iterations == whole.iterations
+    size = dict(rel=1e-4, abs=1e-4 * scale)
+    assert found.candidate_bias == pytest.approx(whole.candidate_bias, **size)
+    assert found.query_potential == pytest.approx(whole.query_potential, **size)
+    assert found.residual == pytest.approx(whole.residual, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    made = Index.create(tmp_path_factory.mktemp("balance") / "index", colour_model(), bank=BANK)
+    for part in range(2):
+        fill(made._store, 150, seed=part)
+    made.remove("/videos/0/000007.mp4")
+    return made
+
+
+def test_actors_hold_what_one_process_holds(index: Index) -> None:
+    store, model = Store.open(index.path), index.model
+    collection, texts = store.collection(), list(model.encode_texts(BANK))
+    expected = solve_here(store, model, texts, collection, None)
+    shards = shards_of(store, collection, 3)
+    actors = [balance.BankPart(model, texts) for _ in shards]
+    assert sum(a.score(s) for a, s in zip(actors, shards, strict=True)) == len(collection) == 299
+    potentials, biases = {}, {}
+    for level in model.levels():
+        begun = [actor.begin(level) for actor in actors]
+        step = partial(lambda lv, q: together([a.step(lv, q) for a in actors]), level)
+        found = normalise.solve_together(step, -log_sum(begun), temperature=balance.TEMPERATURE)
+        potentials[level] = found.query_potential
+        biases[level] = found.candidate_bias.astype(np.float32)
+    parts = [
+        actor.nulls({n: b[s.start : s.stop] for n, b in biases.items()})
+        for actor, s in zip(actors, shards, strict=True)
+    ]
+    mean, deviation, best = zip(*parts, strict=True)
+    one = Solved(
+        potentials, biases, np.concatenate(mean), np.concatenate(deviation), np.max(best, axis=0)
+    )
+    same(expected, one)
+
+
+@pytest.mark.slow
+def test_a_bank_is_solved_by_a_cluster(
+    index: Index, ray_local: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(balance, "SEGMENTS_PER_ACTOR", 100)
+    monkeypatch.setattr(balance, "ROOM_SECONDS", 300.0)
+    store, model = Store.open(index.path), index.model
+    collection, texts = store.collection(), list(model.encode_texts(BANK))
+    told: list[int] = []
+    found = balance.solve_on_cluster(
+        store, model, texts, collection, lambda what, done, total: told.append(done)
+    )
+    assert told[-1] == len(collection) and len(told) == 2
+    same(solve_here(store, model, texts, collection, None), found)
