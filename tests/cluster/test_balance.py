@@ -10,7 +10,7 @@ from test_shards import BANK, fill
 
 from ucofia.cluster import balance
 from ucofia.cluster.shards import shards_of
-from ucofia.index.calibration.balance import Solved, solve_here
+from ucofia.index.calibration.balance import Solved, joined, solve_here
 from ucofia.index.index import Index
 from ucofia.index.storage.store import Store
 from ucofia.similarity import normalise
@@ -79,6 +79,13 @@ def test_actors_hold_what_one_process_holds(index: Index) -> None:
     )
     same(expected, one)
 
+    # Segments that come later: balanced against it, they have the biases they would have had.
+    late = collection.rows(np.arange(100, 250))
+    expected = solve_here(store, model, texts, late, None, expected.potentials)
+    shards = shards_of(store, late, 2)
+    same(expected, joined([actors[0].extend(shard, potentials) for shard in shards]))
+    assert expected.biases["video"] == pytest.approx(one.biases["video"][100:250], abs=2e-5)
+
 
 @pytest.mark.slow
 def test_a_bank_is_solved_by_a_cluster(
@@ -93,4 +100,8 @@ def test_a_bank_is_solved_by_a_cluster(
         store, model, texts, collection, lambda what, done, total: told.append(done)
     )
     assert told[-1] == len(collection) and len(told) == 2
-    same(solve_here(store, model, texts, collection, None), found)
+    expected = solve_here(store, model, texts, collection, None)
+    same(expected, found)
+    some = collection.rows(np.arange(40, 299))
+    late = balance.solve_on_cluster(store, model, texts, some, None, expected.potentials)
+    same(solve_here(store, model, texts, some, None, expected.potentials), late)

@@ -2,11 +2,12 @@
 
 An actor scores its segments against all texts once and keeps that. A sweep of Sinkhorn-Knopp then
 needs one reduction of the size of the bank: the potentials of the texts go out, and what each text
-holds of an actor's segments comes back. So no process holds texts x segments.
+holds of an actor's segments comes back. So no process holds texts x segments. Segments that come
+later are balanced against the solved bank, some by each actor.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,15 @@ from ucofia import scratch_array
 from ucofia.cluster import connect
 from ucofia.cluster.owner import Shard, open_collection
 from ucofia.cluster.shards import shards_of
-from ucofia.index.calibration.balance import TEMPERATURE, Solved, nulls, scored, solve_here
+from ucofia.index.calibration.balance import (
+    TEMPERATURE,
+    Solved,
+    extend,
+    joined,
+    nulls,
+    scored,
+    solve_here,
+)
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
@@ -68,6 +77,12 @@ class BankPart:
                     matrix[some] = scores[name].T
         return len(rows)
 
+    def extend(self, shard: Shard, potentials: Mapping[str, Array]) -> Solved:
+        """Balance segments against the texts of a solved bank."""
+        with TemporaryDirectory(prefix="ucofia-bank-") as folder:
+            collection = open_collection(shard, Path(folder))
+            return extend(self._model, self._texts, collection, potentials, None)
+
     def begin(self, level: str) -> Array:
         """The logarithm of what each text holds of the segments before anything is balanced."""
         blocks, scale = blocks_of(self._scores[level]), 1 / TEMPERATURE
@@ -89,6 +104,7 @@ def solve_on_cluster(
     texts: Sequence[TextFeatures],
     collection: Collection,
     progress: Progress | None,
+    potentials: Mapping[str, Array] | None = None,
 ) -> Solved:
     """Score and balance a bank on the cluster that is connected; as on one machine, rounded.
 
@@ -98,7 +114,7 @@ def solve_on_cluster(
     """
     wanted = min(connect.slots(gpus=0), -(-len(collection) // SEGMENTS_PER_ACTOR))
     if wanted < 2:
-        return solve_here(store, model, texts, collection, progress)
+        return solve_here(store, model, texts, collection, progress, potentials)
     ray = connect.ray()
     there = ray.put(model.to("cpu")), ray.put([some.to("cpu") for some in texts])
     make = partial(ray.remote(num_cpus=1, max_restarts=0)(BankPart).remote, *there)
@@ -108,13 +124,15 @@ def solve_on_cluster(
             break
         try:
             shards = shards_of(store, collection, len(actors))
+            if potentials is not None:
+                return _extended(actors, shards, potentials, progress)
             return _solved(list(model.levels()), actors, shards, progress)
         except connect.deaths() as error:
             logger.info("attempt %d at the bank: %s", attempt + 1, error)
         finally:
             for actor in actors:
                 ray.kill(actor)
-    return solve_here(store, model, texts, collection, progress)
+    return solve_here(store, model, texts, collection, progress, potentials)
 
 
 def _solved(
@@ -124,7 +142,8 @@ def _solved(
     progress: Progress | None,
 ) -> Solved:
     ray, actors = connect.ray(), actors[: len(shards)]
-    _score(actors, shards, progress)
+    pairs = zip(actors, shards, strict=True)
+    _waited({actor.score.remote(shard): shard for actor, shard in pairs}, progress)
     potentials: dict[str, Array] = {}
     biases: dict[str, Array] = {}
     for level in levels:
@@ -137,18 +156,31 @@ def _solved(
     parts = [{n: b[s.start : s.stop] for n, b in biases.items()} for s in shards]
     asked = zip(actors, parts, strict=True)
     found = ray.get([actor.nulls.remote(part) for actor, part in asked])
-    mean, deviation = (np.concatenate([one[at] for one in found]) for at in (0, 1))
-    return Solved(potentials, biases, mean, deviation, np.max([one[2] for one in found], axis=0))
+    return joined(
+        [Solved(potentials, part, *some) for part, some in zip(parts, found, strict=True)]
+    )
 
 
-def _score(actors: Sequence[Any], shards: Sequence[Shard], progress: Progress | None) -> None:
-    ray, done = connect.ray(), 0
-    left = [actor.score.remote(shard) for actor, shard in zip(actors, shards, strict=True)]
+def _extended(
+    actors: Sequence[Any],
+    shards: Sequence[Shard],
+    potentials: Mapping[str, Array],
+    progress: Progress | None,
+) -> Solved:
+    there = connect.ray().put(dict(potentials))
+    pairs = zip(actors, shards, strict=False)
+    return joined(_waited({a.extend.remote(s, there): s for a, s in pairs}, progress))
+
+
+def _waited(answers: Mapping[Any, Shard], progress: Progress | None) -> list[Any]:
+    """The answers of actors for their shards, in order."""
+    ray, left, done = connect.ray(), list(answers), 0
     while left:
         (answer,), left = ray.wait(left, num_returns=1)
-        done += ray.get(answer)
+        done += answers[answer].stop - answers[answer].start
         if progress is not None:
-            progress("scoring the bank", done, shards[-1].stop)
+            progress("scoring the bank", done, sum(s.stop - s.start for s in answers.values()))
+    return list(ray.get(list(answers)))
 
 
 def _step(actors: Sequence[Any], level: str, potentials: Array) -> tuple[Array, Array]:

@@ -186,7 +186,8 @@ class _Kernel:
             row_sum = self.matrix @ np.exp(moved - constant).astype(self.matrix.dtype)
             column_sum = (1 / row_sum) @ self.matrix
             row_moved, column_moved = -np.log(row_sum), -np.log(column_sum)
-        for change in (moved - constant, row_moved, column_moved - column_moved.mean()):
+            changes = (moved - constant, row_moved, column_moved - column_moved.mean())
+        for change in changes:
             if not np.abs(change).max() < TRUSTED_NATS:
                 return None
         row = self.row + row_moved - constant

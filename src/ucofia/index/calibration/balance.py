@@ -3,7 +3,7 @@
 The part of a bank that costs; `bank` keeps what comes of it. A cluster does the same in parts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,8 +46,12 @@ class Solver(Protocol):
         texts: "Sequence[TextFeatures]",
         collection: Collection,
         progress: "Progress | None",
+        potentials: Mapping[str, Array] | None = None,
     ) -> Solved:
-        """Score all segments against all texts, level by level, and balance every level."""
+        """Score all segments against all texts, level by level, and balance every level.
+
+        With the potentials of a solved bank these stay; segments are balanced against them.
+        """
 
 
 def solve_here(
@@ -56,10 +60,13 @@ def solve_here(
     texts: "Sequence[TextFeatures]",
     collection: Collection,
     progress: "Progress | None",
+    potentials: Mapping[str, Array] | None = None,
 ) -> Solved:
     """Score and balance in this process."""
     from ucofia.similarity import normalise
 
+    if potentials is not None:
+        return extend(model, texts, collection, potentials, progress)
     names, count = list(model.levels()), sum(len(some) for some in texts)
     room = scratch_array.empty((len(names), count, len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
@@ -70,8 +77,41 @@ def solve_here(
         name: normalise.solve(matrix, temperature=TEMPERATURE) for name, matrix in matrices.items()
     }
     biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
-    potentials = {name: s.query_potential for name, s in solutions.items()}
-    return Solved(potentials, biases, *nulls(model, matrices, biases))
+    found = {name: s.query_potential for name, s in solutions.items()}
+    return Solved(found, biases, *nulls(model, matrices, biases))
+
+
+def extend(
+    model: "Model",
+    texts: "Sequence[TextFeatures]",
+    collection: Collection,
+    potentials: Mapping[str, Array],
+    progress: "Progress | None",
+) -> Solved:
+    """Give segments that came later their biases, in one pass over them."""
+    from ucofia.similarity import normalise
+
+    parts: list[Solved] = []
+    for _, scores in scored(model, texts, collection, np.arange(len(collection)), progress):
+        biases = {
+            name: normalise.extend(scores[name], potential, temperature=TEMPERATURE)
+            for name, potential in potentials.items()
+        }
+        biases = {name: bias.astype(np.float32) for name, bias in biases.items()}
+        parts.append(Solved(dict(potentials), biases, *nulls(model, scores, biases)))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Solved]) -> Solved:
+    """What was found for some segments each, for all of them; at least one part."""
+    potentials = parts[0].potentials
+    return Solved(
+        potentials,
+        {name: np.concatenate([part.biases[name] for part in parts]) for name in potentials},
+        np.concatenate([part.null_mean for part in parts]),
+        np.concatenate([part.null_deviation for part in parts]),
+        np.max([part.best for part in parts], axis=0),
+    )
 
 
 def scored(

@@ -159,7 +159,7 @@ def update(
     known = _current_ids(table, bank)
     rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
     if rows:
-        bank = _extend(store, model, collection, bank, np.array(rows), progress)
+        bank = _extend(store, model, collection, bank, np.array(rows), progress, solver)
     return _forget_gone(store, bank, table, collection)
 
 
@@ -239,25 +239,17 @@ def _extend(
     bank: Bank,
     rows: Array,
     progress: "Progress | None",
+    solver: Solver | None,
 ) -> Bank:
-    from ucofia.similarity import normalise
-
-    text = _encoded(model, bank, progress)
-    parts: list[Table] = []
-    best = bank.best.copy()
-    for some, scores in balance.scored(model, text, collection, rows, progress):
-        biases = {
-            name: normalise.extend(scores[name], potential, temperature=balance.TEMPERATURE)
-            for name, potential in bank.potentials.items()
-        }
-        biases = {name: bias.astype(np.float32) for name, bias in biases.items()}
-        mean, deviation, highest = balance.nulls(model, scores, biases)
-        best = np.maximum(best, highest)
-        ids = [collection.segments[row].id for row in some.tolist()]
-        parts.append(_bias_table(ids, bank.generation, biases, mean, deviation))
+    some, text = collection.rows(rows), _encoded(model, bank, progress)
+    found = (solver or balance.solve_here)(store, model, text, some, progress, bank.potentials)
     # A maximum may be taken twice; so a run that is killed in between does no harm.
+    best = np.maximum(bank.best, found.best)
     counted = _count(store, replace(bank, best=best), len(rows))
-    store.put_small(BIAS, pa.concat_tables(parts), merge=True)
+    ids = [info.id for info in some.segments]
+    biases, mean, deviation = found.biases, found.null_mean, found.null_deviation
+    table = _bias_table(ids, bank.generation, biases, mean, deviation)
+    store.put_small(BIAS, table, merge=True)
     return counted
 
 
