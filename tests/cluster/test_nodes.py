@@ -94,6 +94,7 @@ def test_sources_and_index_in_an_object_store(
     import boto3
 
     from ucofia.cluster.ingest import add
+    from ucofia.cluster.search import sharded
 
     client = boto3.client("s3")
     for file in sorted(videos.iterdir()):
@@ -113,6 +114,11 @@ def test_sources_and_index_in_an_object_store(
     assert (again.added, again.unchanged) == (0, 12)
     names = [hit.path.rsplit("/", 1)[1] for hit in index.search("red", top=12)]
     assert names == [Path(hit.path).name for hit in plain.search("red", top=12)]
+    with sharded(index, cluster.address, actors=2) as spread:
+        for asked in ({}, {"top": 3, "grouped": False}, {"min_confidence": 0.5}):
+            texts = ["red", "blue white"]
+            assert spread.search_many(texts, **asked) == index.search_many(texts, **asked)
+        assert len(spread.newest().shards._shards) == 2
     client.delete_object(Bucket=s3, Key="videos/clip00.mp4")
     assert add(index, [f"s3://{s3}/videos"], prune=True).removed == 1
 
