@@ -38,6 +38,7 @@ def test_a_cluster_makes_the_index_of_one_machine(
         said.append((what, done, total))
 
     report = add(index, [videos], ClusterOptions(actors=2), progress=progress)
+    assert len(index) == len(plain) > 0
     same_rows(plain, index)
     same_answers(plain, index)
     assert (report.added, report.segments) == (expected.added, expected.segments)

@@ -105,6 +105,7 @@ def add(
             run.encode(work, model, options, is_alone=is_alone)
         run.leave(paths, prune=prune)
         bring_up_to_date(store, model, progress)
+    index._store.refresh()  # `add` of one machine leaves it at the newest version, too
     run.report.seconds = time.monotonic() - began
     return run.report
 
