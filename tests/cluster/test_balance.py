@@ -11,18 +11,24 @@ from test_shards import BANK, fill
 from ucofia.cluster import balance
 from ucofia.cluster.shards import shards_of
 from ucofia.index.calibration.balance import Solved, joined, solve_here
+from ucofia.index.calibration.confidence import kinds_of
 from ucofia.index.index import Index
 from ucofia.index.storage.store import Store
 from ucofia.similarity import normalise
 from ucofia.similarity.stream import blocks_of, log_sum, log_sum_rows, stepper, together
+
+TEXTS = [*BANK, *(f"we can see {text} and nothing else here" for text in BANK)]
+KINDS = {kind: np.array(kinds_of(TEXTS)) == kind for kind in ("words", "sentence")}
 
 
 def same(one: Solved, other: Solved) -> None:
     for name in one.biases:
         assert other.biases[name] == pytest.approx(one.biases[name], abs=2e-5)
         assert other.potentials[name] == pytest.approx(one.potentials[name], abs=2e-5)
-    assert other.null_mean == pytest.approx(one.null_mean, abs=2e-5)
-    assert other.null_deviation == pytest.approx(one.null_deviation, abs=2e-5)
+    assert set(one.nulls) == set(other.nulls) == {"words", "sentence"}
+    for kind, expected in one.nulls.items():
+        for found, wanted in zip(other.nulls[kind], expected, strict=True):
+            assert found == pytest.approx(wanted, abs=2e-5)
     assert other.best == pytest.approx(one.best, abs=1e-3)
 
 
@@ -48,7 +54,7 @@ def test_sweeps_over_parts_are_those_over_the_whole(scale: float) -> None:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    made = Index.create(tmp_path_factory.mktemp("balance") / "index", colour_model(), bank=BANK)
+    made = Index.create(tmp_path_factory.mktemp("balance") / "index", colour_model(), bank=TEXTS)
     for part in range(2):
         fill(made._store, 150, seed=part)
     made.remove("/videos/0/000007.mp4")
@@ -57,10 +63,10 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 def test_actors_hold_what_one_process_holds(index: Index) -> None:
     store, model = Store.open(index.path), index.model
-    collection, texts = store.collection(), list(model.encode_texts(BANK))
-    expected = solve_here(store, model, texts, collection, None)
+    collection, texts = store.collection(), list(model.encode_texts(TEXTS))
+    expected = solve_here(store, model, texts, KINDS, collection, None)
     shards = shards_of(store, collection, 3)
-    actors = [balance.BankPart(model, texts) for _ in shards]
+    actors = [balance.BankPart(model, texts, KINDS) for _ in shards]
     assert sum(a.score(s) for a, s in zip(actors, shards, strict=True)) == len(collection) == 299
     potentials, biases = {}, {}
     for level in model.levels():
@@ -73,15 +79,17 @@ def test_actors_hold_what_one_process_holds(index: Index) -> None:
         actor.nulls({n: b[s.start : s.stop] for n, b in biases.items()})
         for actor, s in zip(actors, shards, strict=True)
     ]
-    mean, deviation, best = zip(*parts, strict=True)
-    one = Solved(
-        potentials, biases, np.concatenate(mean), np.concatenate(deviation), np.max(best, axis=0)
+    one = joined(
+        [
+            Solved(potentials, {n: b[s.start : s.stop] for n, b in biases.items()}, *some)
+            for some, s in zip(parts, shards, strict=True)
+        ]
     )
     same(expected, one)
 
     # Segments that come later: balanced against it, they have the biases they would have had.
     late = collection.rows(np.arange(100, 250))
-    expected = solve_here(store, model, texts, late, None, expected.potentials)
+    expected = solve_here(store, model, texts, KINDS, late, None, expected.potentials)
     shards = shards_of(store, late, 2)
     same(expected, joined([actors[0].extend(shard, potentials) for shard in shards]))
     assert expected.biases["video"] == pytest.approx(one.biases["video"][100:250], abs=2e-5)
@@ -94,14 +102,14 @@ def test_a_bank_is_solved_by_a_cluster(
     monkeypatch.setattr(balance, "SEGMENTS_PER_ACTOR", 100)
     monkeypatch.setattr(balance, "ROOM_SECONDS", 300.0)
     store, model = Store.open(index.path), index.model
-    collection, texts = store.collection(), list(model.encode_texts(BANK))
+    collection, texts = store.collection(), list(model.encode_texts(TEXTS))
     told: list[int] = []
     found = balance.solve_on_cluster(
-        store, model, texts, collection, lambda what, done, total: told.append(done)
+        store, model, texts, KINDS, collection, lambda what, done, total: told.append(done)
     )
     assert told[-1] == len(collection) and len(told) == 2
-    expected = solve_here(store, model, texts, collection, None)
+    expected = solve_here(store, model, texts, KINDS, collection, None)
     same(expected, found)
     some = collection.rows(np.arange(40, 299))
-    late = balance.solve_on_cluster(store, model, texts, some, None, expected.potentials)
-    same(solve_here(store, model, texts, some, None, expected.potentials), late)
+    late = balance.solve_on_cluster(store, model, texts, KINDS, some, None, expected.potentials)
+    same(solve_here(store, model, texts, KINDS, some, None, expected.potentials), late)

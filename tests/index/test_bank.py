@@ -8,7 +8,7 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance
+from ucofia.index.calibration import balance, confidence
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.similarity.normalise import extend, solve
@@ -33,9 +33,13 @@ def index(tmp_path: Path, videos: Path) -> Index:
 
 
 def bank_scores(index: Index, level: str) -> np.ndarray:
+    return scores_of(index, TEXTS, level)
+
+
+def scores_of(index: Index, texts: list[str], level: str) -> np.ndarray:
     model, collection = index.model, index.collection()
     with torch.inference_mode():
-        text = model.encode_text(model.tokenize(TEXTS))
+        text = model.encode_text(model.tokenize(texts))
         video = collection.features(np.arange(len(collection)))
         return model.score(text, video).scores[level].numpy()
 
@@ -149,13 +153,56 @@ def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) ->
     position = table.column_names.index("generation")
     old = table.set_column(position, "generation", [["an older one"] * len(table)])
     index._store.put_small("bias", old)
-    assert not index.collection().biases["video"].any()  # never of two generations
+    assert not index.collection().biases  # never of two generations
     assert index.search("a red")[0].confidence is None
     index.add(videos)
     np.testing.assert_allclose(index.collection().biases["video"], before, atol=1e-5)
     assert banks._current_ids(index._store.small("bias"), solved) == {
         s.id for s in index.collection().segments
     }
+
+
+WORDS = [f"{some} {colour}" for colour in COLOURS for some in ("a", "the", "some", "pure")]
+SENTENCES = [f"there is {text} thing to see" for text in TEXTS]
+
+
+def test_words_are_judged_by_words_and_sentences_by_sentences(
+    tmp_path: Path, videos: Path
+) -> None:
+    index = Index.create(tmp_path / "both", colour_model(), bank=[*WORDS, *SENTENCES])
+    index.add(videos)
+    levels = {level.name: level.weight for level in index.model.config.levels}
+    shares = {name: weight / sum(levels.values()) for name, weight in levels.items()}
+    biases = index.collection().biases
+    asked: list[tuple[str, list[str], dict[str, np.ndarray]]] = [
+        ("a red", WORDS, {}),
+        ("there is a red thing to see", SENTENCES, dict(biases)),
+    ]
+    for text, kin, biased in asked:
+        hit = index.search(text)[0]
+        assert set(hit.biases) == set(biased)
+
+        def totals(texts: list[str], biased: dict[str, np.ndarray] = biased) -> np.ndarray:
+            found = 0.0
+            for name, share in shares.items():
+                found = found + share * (scores_of(index, texts, name) + biased.get(name, 0.0))
+            return np.asarray(found)
+
+        null = totals(kin)
+        mean, deviation = null.mean(0), null.std(0)
+        row = index.collection().row_of_segment[hit.segment]
+        law = confidence.fit(((null - mean) / deviation).max(1), "sentence" if biased else "words")
+        assert law is not None
+        expected = law.confidence((totals([text])[0, row] - mean[row]) / deviation[row])
+        assert hit.confidence == pytest.approx(float(expected), abs=1e-3)
+        assert hit.explain().confidence == pytest.approx(hit.confidence, abs=1e-4)
+    texts = ["a red", *(text for text, _, _ in asked[1:]), "the blue", SENTENCES[4]]
+    assert index.search_many(texts) == [index.search(text) for text in texts]
+
+
+def test_a_bank_of_one_kind_judges_both() -> None:
+    assert set(confidence.kinds_of([*WORDS, *SENTENCES[:19]])) == {"sentence"}
+    assert set(confidence.kinds_of([*WORDS, *SENTENCES[:20]])) == {"words", "sentence"}
 
 
 def test_absent_things_are_said_to_be_absent(index: Index) -> None:

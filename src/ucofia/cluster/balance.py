@@ -22,6 +22,8 @@ from ucofia.cluster.owner import Shard, open_collection
 from ucofia.cluster.shards import shards_of
 from ucofia.index.calibration.balance import (
     TEMPERATURE,
+    Kinds,
+    Nulls,
     Solved,
     extend,
     joined,
@@ -54,9 +56,9 @@ ROOM_SECONDS = 60.0  # to wait for a processor, while others wait for this
 class BankPart:
     """An actor: the scores of all texts for the segments of one shard."""
 
-    def __init__(self, model: Model, texts: Sequence[TextFeatures]) -> None:
+    def __init__(self, model: Model, texts: Sequence[TextFeatures], kinds: Kinds) -> None:
         torch.set_num_threads(1)
-        self._model, self._texts = model, texts
+        self._model, self._texts, self._kinds = model, texts, kinds
         self._scores: dict[str, Array] = {}  # by level, segments x texts
         self._steps: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
 
@@ -81,7 +83,7 @@ class BankPart:
         """Balance segments against the texts of a solved bank."""
         with TemporaryDirectory(prefix="ucofia-bank-") as folder:
             collection = open_collection(shard, Path(folder))
-            return extend(self._model, self._texts, collection, potentials, None)
+            return extend(self._model, self._texts, self._kinds, collection, potentials, None)
 
     def begin(self, level: str) -> Array:
         """The logarithm of what each text holds of the segments before anything is balanced."""
@@ -93,15 +95,17 @@ class BankPart:
         """Sweep once: the segments' biases, and what the texts' potentials would be alone."""
         return self._steps[level](potentials)
 
-    def nulls(self, biases: dict[str, Array]) -> tuple[Array, Array, Array]:
+    def nulls(self, biases: dict[str, Array]) -> tuple[Nulls, Array]:
         """What the texts score for each segment on average, and the best value of each text."""
-        return nulls(self._model, {name: s.T for name, s in self._scores.items()}, biases)
+        scores = {name: level.T for name, level in self._scores.items()}
+        return nulls(self._model, self._kinds, scores, biases)
 
 
 def solve_on_cluster(
     store: Store,
     model: Model,
     texts: Sequence[TextFeatures],
+    kinds: Kinds,
     collection: Collection,
     progress: Progress | None,
     potentials: Mapping[str, Array] | None = None,
@@ -114,9 +118,9 @@ def solve_on_cluster(
     """
     wanted = min(connect.slots(gpus=0), -(-len(collection) // SEGMENTS_PER_ACTOR))
     if wanted < 2:
-        return solve_here(store, model, texts, collection, progress, potentials)
+        return solve_here(store, model, texts, kinds, collection, progress, potentials)
     ray = connect.ray()
-    there = ray.put(model.to("cpu")), ray.put([some.to("cpu") for some in texts])
+    there = ray.put(model.to("cpu")), ray.put([some.to("cpu") for some in texts]), kinds
     make = partial(ray.remote(num_cpus=1, max_restarts=0)(BankPart).remote, *there)
     for attempt in range(ATTEMPTS):
         actors = connect.started(make, wanted, first=ROOM_SECONDS, more=ROOM_SECONDS)
@@ -132,7 +136,7 @@ def solve_on_cluster(
         finally:
             for actor in actors:
                 ray.kill(actor)
-    return solve_here(store, model, texts, collection, progress, potentials)
+    return solve_here(store, model, texts, kinds, collection, progress, potentials)
 
 
 def _solved(

@@ -13,6 +13,7 @@ from ucofia.index.discover import place_of
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
 from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import PREVIEW_TEXTS, Snapshot
@@ -46,9 +47,9 @@ class ShardedSnapshot(Snapshot):
 
     shards: Shards
 
-    def _searcher(self, filters: Filters, *, exact: bool) -> Searcher:
+    def _searcher(self, collection: Collection, filters: Filters, *, exact: bool) -> Searcher:
         return ShardedSearcher(
-            self.collection,
+            collection,
             self.preview,
             among=filters.rows(self.collection),
             is_exact=exact,

@@ -14,7 +14,7 @@ import numpy as np
 
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
-from ucofia.index.calibration.bank import Bank, Normalisation
+from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
 from ucofia.index.discover import place_of
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation, explain
@@ -68,14 +68,20 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many texts; each answer is what its text gets alone."""
         _require_some(top)
-        searcher = self._searcher(filters, exact=exact)
-        answers: list[list[Hit]] = []
-        for features in self.model.encode_texts(texts):
-            asked = queries(self.model, features)
-            for query, ranking in zip(asked, searcher.rank(asked, top=top), strict=True):
-                chosen = self._choose(searcher, query, ranking, top, grouped, min_confidence)
-                text = texts[len(answers)]
-                answers.append(self._hits(text, query, chosen, with_moments=grouped))
+        answers: list[list[Hit]] = [[] for _ in texts]
+        for normalisation, places in self._by_kind(texts):
+            searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
+            at = iter(places)
+            for features in self.model.encode_texts([texts[place] for place in places]):
+                asked = queries(self.model, features)
+                for query, ranking in zip(asked, searcher.rank(asked, top=top), strict=True):
+                    chosen = self._choose(
+                        searcher, query, normalisation.null, ranking, top, grouped, min_confidence
+                    )
+                    place = next(at)
+                    answers[place] = self._hits(
+                        texts[place], query, chosen, normalisation, with_moments=grouped
+                    )
         return answers
 
     def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
@@ -120,14 +126,31 @@ class Snapshot:
         segment = self.store.settings.segment
         return examples.features_of(video, self.model, self.collection, segment=segment)
 
-    def _searcher(self, filters: Filters, *, exact: bool) -> Searcher:
+    def _by_kind(self, texts: Sequence[str]) -> Iterator[tuple[TextNormalisation, list[int]]]:
+        """The places of all texts of a kind, and what the bank says to these."""
+        places: dict[str, list[int]] = {}
+        for place, text in enumerate(texts):
+            places.setdefault(self.normalisation.of(text).kind, []).append(place)
+        for some in places.values():
+            yield self.normalisation.of(texts[some[0]]), some
+
+    def _balanced(self, normalisation: TextNormalisation) -> Collection:
+        """The segments with the biases that texts of a kind meet."""
+        return self.collection if normalisation.biases else self._unbalanced
+
+    @cached_property
+    def _unbalanced(self) -> Collection:
+        return replace(self.collection, biases={})
+
+    def _searcher(self, collection: Collection, filters: Filters, *, exact: bool) -> Searcher:
         among = filters.rows(self.collection)
-        return Searcher(self.collection, self.preview, among=among, is_exact=exact)
+        return Searcher(collection, self.preview, among=among, is_exact=exact)
 
     def _choose(
         self,
         searcher: Searcher,
         query: Query,
+        null: Null | None,
         ranking: Ranking,
         top: int,
         grouped: bool,
@@ -136,7 +159,7 @@ class Snapshot:
         """From the best segments to what is asked for: one of each video, and sure enough."""
         if least is not None and least > 0:
             return with_min_confidence(
-                searcher, query, self.normalisation, top=top, grouped=grouped, least=least
+                searcher, query, null, top=top, grouped=grouped, least=least
             )
 
         def rank(wanted: int) -> Ranking:
@@ -144,14 +167,22 @@ class Snapshot:
 
         return rank_videos(rank, self.collection, top=top) if grouped else ranking
 
-    def _hits(self, text: str, query: Query, ranking: Ranking, *, with_moments: bool) -> list[Hit]:
+    def _hits(
+        self,
+        text: str,
+        query: Query,
+        ranking: Ranking,
+        normalisation: TextNormalisation,
+        *,
+        with_moments: bool,
+    ) -> list[Hit]:
         hits = hits_of(
             query,
-            self.collection,
+            self._balanced(normalisation),
             ranking,
             with_moments=with_moments,
             preview=self.preview,
-            normalisation=self.normalisation,
+            null=normalisation.null,
         )
         rows = ranking.rows.tolist()
         return [
@@ -161,9 +192,11 @@ class Snapshot:
 
     def _explain(self, text: str, query: Query, row: int) -> Explanation:
         words = self.model.backbone.words_of(text, length=self.model.config.words)
-        stored = self._stored(row)
-        found = explain(query, self.collection, row, text=text, words=words, stored=stored)
-        sure = self.normalisation.confidence(row, found.score)
+        stored, normalisation = self._stored(row), self.normalisation.of(text)
+        balanced = self._balanced(normalisation)
+        found = explain(query, balanced, row, text=text, words=words, stored=stored)
+        null = normalisation.null
+        sure = null.confidence(row, found.score) if null is not None else None
         return replace(found, confidence=sure.value if sure else None)
 
     def _stored(self, row: int) -> SegmentRow:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ucofia import scratch_array
-from ucofia.index.calibration.confidence import standardise
+from ucofia.index.calibration.confidence import Kind, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
     from ucofia.types import Progress, TextFeatures
 
-BANK_SEGMENTS_AT_ONCE = 64
+Kinds = Mapping[Kind, Array]  # which of the texts are of a kind
+Nulls = Mapping[Kind, tuple[Array, Array]]  # mean and deviation per segment
+
+BANK_SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE = 64, 1024
 # The paper balances against captions of the same data set, at 1. A bank is not about what it
 # balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
 TEMPERATURE = 8.0
@@ -31,8 +34,7 @@ class Solved:
 
     potentials: dict[str, Array]
     biases: dict[str, Array]
-    null_mean: Array
-    null_deviation: Array
+    nulls: Nulls
     best: Array
 
 
@@ -44,6 +46,7 @@ class Solver(Protocol):
         store: Store,
         model: "Model",
         texts: "Sequence[TextFeatures]",
+        kinds: Kinds,
         collection: Collection,
         progress: "Progress | None",
         potentials: Mapping[str, Array] | None = None,
@@ -58,6 +61,7 @@ def solve_here(
     store: Store,
     model: "Model",
     texts: "Sequence[TextFeatures]",
+    kinds: Kinds,
     collection: Collection,
     progress: "Progress | None",
     potentials: Mapping[str, Array] | None = None,
@@ -66,7 +70,7 @@ def solve_here(
     from ucofia.similarity import normalise
 
     if potentials is not None:
-        return extend(model, texts, collection, potentials, progress)
+        return extend(model, texts, kinds, collection, potentials, progress)
     names, count = list(model.levels()), sum(len(some) for some in texts)
     room = scratch_array.empty((len(names), count, len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
@@ -78,12 +82,13 @@ def solve_here(
     }
     biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
     found = {name: s.query_potential for name, s in solutions.items()}
-    return Solved(found, biases, *nulls(model, matrices, biases))
+    return Solved(found, biases, *nulls(model, kinds, matrices, biases))
 
 
 def extend(
     model: "Model",
     texts: "Sequence[TextFeatures]",
+    kinds: Kinds,
     collection: Collection,
     potentials: Mapping[str, Array],
     progress: "Progress | None",
@@ -98,7 +103,7 @@ def extend(
             for name, potential in potentials.items()
         }
         biases = {name: bias.astype(np.float32) for name, bias in biases.items()}
-        parts.append(Solved(dict(potentials), biases, *nulls(model, scores, biases)))
+        parts.append(Solved(dict(potentials), biases, *nulls(model, kinds, scores, biases)))
     return joined(parts)
 
 
@@ -108,10 +113,14 @@ def joined(parts: Sequence[Solved]) -> Solved:
     return Solved(
         potentials,
         {name: np.concatenate([part.biases[name] for part in parts]) for name in potentials},
-        np.concatenate([part.null_mean for part in parts]),
-        np.concatenate([part.null_deviation for part in parts]),
+        {kind: _joined_null(kind, parts) for kind in parts[0].nulls},
         np.max([part.best for part in parts], axis=0),
     )
+
+
+def _joined_null(kind: Kind, parts: Sequence[Solved]) -> tuple[Array, Array]:
+    means, deviations = zip(*(part.nulls[kind] for part in parts), strict=True)
+    return np.concatenate(means), np.concatenate(deviations)
 
 
 def scored(
@@ -135,20 +144,23 @@ def scored(
 
 
 def nulls(
-    model: "Model", scores: dict[str, Array], biases: dict[str, Array]
-) -> tuple[Array, Array, Array]:
-    """Mean and deviation of the bank's totals per segment, and the best value of each text."""
+    model: "Model", kinds: Kinds, scores: dict[str, Array], biases: dict[str, Array]
+) -> tuple[Nulls, Array]:
+    """Mean and deviation of the bank's totals per kind and segment; the best of each text."""
     weights = {level.name: level.weight for level in model.config.levels}
     whole = sum(weights.values())
     texts, segments = next(iter(scores.values())).shape
-    mean, deviation = np.empty(segments), np.empty(segments)
+    found = {kind: (np.empty(segments), np.empty(segments)) for kind in kinds}
     best = np.full(texts, -np.inf)
-    for start in range(0, segments, 1024):
-        part = slice(start, start + 1024)
-        total = np.zeros((texts, len(mean[part])))
-        for name, values in scores.items():
-            total += (values[:, part] + biases[name][part]) * (weights[name] / whole)
-        mean[part], deviation[part] = total.mean(0), total.std(0)
-        standard = standardise(total, mean[part], deviation[part])
-        best = np.maximum(best, standard.max(1))
-    return mean, deviation, best
+    for start in range(0, segments, SEGMENTS_AT_ONCE):
+        part = slice(start, start + SEGMENTS_AT_ONCE)
+        for kind, own in kinds.items():
+            mean, deviation = found[kind]
+            total = np.zeros((int(own.sum()), len(mean[part])))
+            for name, values in scores.items():
+                bias = biases[name][part] if kind == "sentence" else 0.0
+                total += (values[own, part] + bias) * (weights[name] / whole)
+            mean[part], deviation[part] = total.mean(0), total.std(0)
+            standard = standardise(total, mean[part], deviation[part])
+            best[own] = np.maximum(best[own], standard.max(1))
+    return found, best

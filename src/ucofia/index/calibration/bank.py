@@ -2,13 +2,15 @@
 
 Solving makes every segment equally likely for the bank's texts, level by level: one bias per
 segment and level. The bank's side is then frozen; a segment that comes later costs one pass over
-the bank. All but the texts is derived: what is missing, or was left half done, counts as unknown
-until the next writer computes it again, with the same result.
+the bank. Queries of a word or two are not balanced: what sentences say of a segment does not hold
+for them (docs/experiments.md). All but the texts is derived: what is missing, or was left half
+done, counts as unknown until the next writer computes it again, with the same result.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +19,8 @@ import pyarrow as pa
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
-from ucofia.index.calibration.balance import Solver
-from ucofia.index.calibration.confidence import Calibration, Confidence, standardise
+from ucofia.index.calibration.balance import Kinds, Nulls, Solver
+from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, Table
 from ucofia.index.storage.store import Store
@@ -28,6 +30,8 @@ if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.types import Progress, TextFeatures
 
 BANK, BIAS = "bank", "bias"
+BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
+METHOD = "kinds"  # names the way of solving: a bank that was solved in another is solved again
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
@@ -37,7 +41,7 @@ class Bank:
 
     texts: tuple[str, ...]
     potentials: dict[str, Array]  # per level, one number per text
-    best: Array  # highest standardised score of each text in this collection
+    best: Array  # highest standardised score of each text in this collection, within its kind
     solved_segments: int
     generation: str  # names the potentials; biases carry it
     changed_segments: int = 0  # that came or went since it was solved
@@ -47,10 +51,17 @@ class Bank:
         """Whether biases can be had from it."""
         return bool(self.potentials)
 
-    @property
-    def calibration(self) -> Calibration | None:
-        """The curve that gives confidence; None before it is solved, or with too few texts."""
-        return calibrate.fit(self.best)
+    @cached_property
+    def kinds(self) -> Kinds:
+        """Which of the texts are of each kind."""
+        kinds = np.array(calibrate.kinds_of(self.texts))
+        return {kind: kinds == kind for kind in calibrate.ODDS if (kinds == kind).any()}
+
+    @cached_property
+    def calibrations(self) -> dict[Kind, Calibration]:
+        """The curves that give confidence; none before it is solved, or with too few texts."""
+        found = {k: calibrate.fit(self.best[texts], k) for k, texts in self.kinds.items()}
+        return {kind: curve for kind, curve in found.items() if curve is not None}
 
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again is worth while."""
@@ -60,35 +71,54 @@ class Bank:
 
 
 @dataclass(frozen=True)
-class Normalisation:
-    """What the bank says about the segments of a collection, in its order.
+class Null:
+    """How the bank's texts of a kind score each segment, and what that makes of a score.
 
-    Sinkhorn's biases, the null distribution of each segment (mean and deviation of the bank's
-    scores for it, biases included; NaN where unknown), and the calibration of confidence.
+    Mean and deviation are NaN where unknown.
     """
 
-    biases: dict[str, Array]
-    null_mean: Array
-    null_deviation: Array
-    calibration: Calibration | None
+    mean: Array
+    deviation: Array
+    calibration: Calibration
 
     def confidence(self, row: int, total: float) -> Confidence | None:
         """How sure a score of a row is; None where nobody can say.
 
         A segment that came after the bank was last applied can be ranked, but not judged.
         """
-        z = standardise(np.array(total), self.null_mean[row], self.null_deviation[row])
-        if self.calibration is None or not np.isfinite(z):
+        z = standardise(np.array(total), self.mean[row], self.deviation[row])
+        if not np.isfinite(z):
             return None
         value = float(self.calibration.confidence(z))
         return Confidence(value, bool(self.calibration.is_match(z)))
 
     def total_of(self, confidence: float) -> Array:
         """The score that gives each segment a confidence; NaN where none does."""
-        if self.calibration is None:
-            return np.full(len(self.null_mean), np.nan)
         z = self.calibration.z_of(confidence)
-        return self.null_mean + z * np.maximum(self.null_deviation, 1e-6)
+        return self.mean + z * np.maximum(self.deviation, 1e-6)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What the bank says about the segments of a collection, in its order."""
+
+    biases: dict[str, Array]  # Sinkhorn's, per level
+    nulls: dict[Kind, Null]
+
+    def of(self, text: str) -> "TextNormalisation":
+        """What of it holds for a text."""
+        kind = calibrate.kind_of(text) if len(self.nulls) > 1 else "sentence"
+        biases = {} if kind == "words" else self.biases
+        return TextNormalisation(kind, biases, self.nulls.get(kind))
+
+
+@dataclass(frozen=True)
+class TextNormalisation:
+    """What the bank says about the segments for queries of one kind."""
+
+    kind: Kind
+    biases: dict[str, Array]
+    null: Null | None  # None: nobody can say how sure a hit is
 
 
 def texts_of(model: str) -> list[str]:
@@ -197,23 +227,20 @@ def solve(
     if not len(collection):
         return bank
     text = _encoded(model, bank, progress)
-    found = (solver or balance.solve_here)(store, model, text, collection, progress)
+    found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
     solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
     store.put_small(BANK, _table(solved))
     ids = [info.id for info in collection.segments]
-    biases, mean, deviation = found.biases, found.null_mean, found.null_deviation
-    store.put_small(BIAS, _bias_table(ids, generation, biases, mean, deviation))
+    store.put_small(BIAS, _bias_table(ids, generation, found.biases, found.nulls))
     return solved
 
 
 def normalisation(store: Store, collection: Collection, bank: Bank | None) -> Normalisation:
     """Read the biases of a collection; a segment without one keeps its scores."""
-    rows = len(collection)
-    mean, deviation = np.full(rows, np.nan), np.full(rows, np.nan)
-    table = store.small(BIAS) if bank is not None else None
+    table = store.small(BIAS) if bank is not None and bank.is_solved else None
     if table is None or bank is None:
-        return Normalisation({}, mean, deviation, None)
+        return Normalisation({}, {})
     row_of = collection.row_of_segment
     named = zip(table["id"].to_pylist(), table["generation"].to_pylist(), strict=True)
     pairs = [
@@ -221,15 +248,23 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
         for at, (segment, generation) in enumerate(named)
         if segment in row_of and generation == bank.generation
     ]
-    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    biases = {}
-    for name in (n for n in table.column_names if n.startswith("bias_")):
-        values = np.zeros(rows, dtype=np.float32)
+    if not pairs:
+        return Normalisation({}, {})
+    source, target = np.array(pairs, dtype=np.int64).T
+
+    def column(name: str, missing: float) -> Array:
+        values = np.full(
+            len(collection), missing, dtype=table.schema.field(name).type.to_pandas_dtype()
+        )
         values[target] = table.column(name).to_numpy()[source]
-        biases[name.removeprefix("bias_")] = values
-    mean[target] = table.column("null_mean").to_numpy()[source]
-    deviation[target] = table.column("null_deviation").to_numpy()[source]
-    return Normalisation(biases, mean, deviation, bank.calibration)
+        return values
+
+    biases = {n: column(BIAS_OF + n, 0.0) for n in bank.potentials}
+    nulls = {
+        kind: Null(column(MEAN_OF + kind, np.nan), column(DEVIATION_OF + kind, np.nan), curve)
+        for kind, curve in bank.calibrations.items()
+    }
+    return Normalisation(biases, nulls)
 
 
 def _extend(
@@ -242,13 +277,14 @@ def _extend(
     solver: Solver | None,
 ) -> Bank:
     some, text = collection.rows(rows), _encoded(model, bank, progress)
-    found = (solver or balance.solve_here)(store, model, text, some, progress, bank.potentials)
+    found = (solver or balance.solve_here)(
+        store, model, text, bank.kinds, some, progress, bank.potentials
+    )
     # A maximum may be taken twice; so a run that is killed in between does no harm.
     best = np.maximum(bank.best, found.best)
     counted = _count(store, replace(bank, best=best), len(rows))
     ids = [info.id for info in some.segments]
-    biases, mean, deviation = found.biases, found.null_mean, found.null_deviation
-    table = _bias_table(ids, bank.generation, biases, mean, deviation)
+    table = _bias_table(ids, bank.generation, found.biases, found.nulls)
     store.put_small(BIAS, table, merge=True)
     return counted
 
@@ -284,15 +320,21 @@ def _table(bank: Bank) -> Table:
 
 
 def _bias_table(
-    ids: Sequence[str], generation: str, biases: dict[str, Array], mean: Array, deviation: Array
+    ids: Sequence[str],
+    generation: str,
+    biases: dict[str, Array],
+    nulls: Nulls,
 ) -> Table:
     columns: dict[str, Any] = {"id": list(ids), "generation": [generation] * len(ids)}
-    columns |= {f"bias_{name}": values.astype(np.float32) for name, values in biases.items()}
-    return pa.table(columns | {"null_mean": mean, "null_deviation": deviation})
+    columns |= {BIAS_OF + name: values.astype(np.float32) for name, values in biases.items()}
+    for kind, (mean, deviation) in nulls.items():
+        columns |= {MEAN_OF + kind: mean, DEVIATION_OF + kind: deviation}
+    return pa.table(columns)
 
 
 def _name(texts: Sequence[str], potentials: dict[str, Array]) -> str:
-    digest = hashlib.blake2b("\n".join([*texts, str(balance.TEMPERATURE)]).encode(), digest_size=8)
+    named = [*texts, str(balance.TEMPERATURE), METHOD]
+    digest = hashlib.blake2b("\n".join(named).encode(), digest_size=8)
     for name, values in sorted(potentials.items()):
         digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()

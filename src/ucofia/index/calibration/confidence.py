@@ -9,22 +9,30 @@ texts do match something here (many such texts make the answers more cautious, n
 gives the p-value of a hit: how often an absent text would have a best hit as good. It knows how
 large the collection is, because the maxima do.
 
-Confidence is logistic in the logarithm of the p-value. Its two constants were fitted on captioned
-pictures, half of the questions about pictures that were not there (`scripts/calibration.py`). A
+Single words and sentences are two kinds of query: their scores spread differently over the same
+segment. So each is measured against those of the bank's texts that are of its kind.
+
+Confidence is logistic in the logarithm of the p-value. Its constants were fitted on captioned
+pictures, half of the questions about things that were not there (`scripts/calibration.py`). A
 match is a hit that is more likely right than wrong.
 
 Pure functions on numbers; knows no files and no model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from ucofia.index.storage.schema import Array
 
-# Log-odds of a match = INTERCEPT + SLOPE * -log(p-value).
-INTERCEPT, SLOPE = -2.7, 1.1
+Kind = Literal["words", "sentence"]
+# Log-odds of a match = intercept + slope * -log(p-value).
+ODDS: dict[Kind, tuple[float, float]] = {"words": (-1.9, 1.1), "sentence": (-3.0, 1.0)}
+MOST_WORDS = 2  # besides articles; a longer query is a sentence
+ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
@@ -45,6 +53,7 @@ class Calibration:
 
     location: float
     spread: float
+    kind: Kind = "sentence"
 
     def p_value(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """How often an absent text would have a best hit at least this good."""
@@ -55,14 +64,16 @@ class Calibration:
 
     def confidence(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """Chance that a hit is a match."""
-        odds = INTERCEPT - SLOPE * np.log(np.clip(self.p_value(z), 1e-300, 1.0))
+        intercept, slope = ODDS[self.kind]
+        odds = intercept - slope * np.log(np.clip(self.p_value(z), 1e-300, 1.0))
         return np.asarray(1 / (1 + np.exp(-odds)))
 
     def z_of(self, confidence: float) -> float:
         """The standardised score that gives a confidence; minus infinity where all give more."""
         share = min(max(confidence, 1e-15), 1 - 1e-15)
         odds = np.log(share) - np.log1p(-share)
-        p_value = np.exp((INTERCEPT - odds) / SLOPE)
+        intercept, slope = ODDS[self.kind]
+        p_value = np.exp((intercept - odds) / slope)
         if p_value >= 1:
             return -np.inf
         return float(self.location - self.spread * np.log(-np.log1p(-p_value)))
@@ -72,7 +83,26 @@ class Calibration:
         return np.asarray(self.confidence(z) >= MATCH)
 
 
-def fit(best_of_text: Float[Array, " q"]) -> Calibration | None:
+def kind_of(text: str) -> Kind:
+    """Tell a query of one or two words, articles aside, from a sentence.
+
+    Example:
+        >>> kind_of("a dog"), kind_of("red car"), kind_of("a dog in the snow")
+        ('words', 'words', 'sentence')
+    """
+    words = [word for word in text.lower().split() if word not in ARTICLES]
+    return "words" if len(words) <= MOST_WORDS else "sentence"
+
+
+def kinds_of(texts: Sequence[str]) -> tuple[Kind, ...]:
+    """The kind of every text of a bank; all are one kind where either has too few texts."""
+    kinds = tuple(kind_of(text) for text in texts)
+    words = kinds.count("words")
+    is_one = min(words, len(kinds) - words) < FEWEST_TEXTS
+    return tuple("sentence" if is_one else kind for kind in kinds)
+
+
+def fit(best_of_text: Float[Array, " q"], kind: Kind = "sentence") -> Calibration | None:
     """Lay the curve through the middle of the bank's best values; None when there are too few."""
     values = np.sort(np.asarray(best_of_text, dtype=np.float64))
     if len(values) < FEWEST_TEXTS or not np.isfinite(values).all():
@@ -81,7 +111,7 @@ def fit(best_of_text: Float[Array, " q"]) -> Calibration | None:
     seen = np.quantile(values, shares)
     expected = -np.log(-np.log(shares))  # where a Gumbel of location 0 and spread 1 has them
     spread, location = np.polyfit(expected, seen, 1)
-    return Calibration(float(location), max(float(spread), 1e-6))
+    return Calibration(float(location), max(float(spread), 1e-6), kind)
 
 
 def standardise(
@@ -89,18 +119,3 @@ def standardise(
 ) -> Float[Array, "*n"]:
     """Measure scores in deviations above what the bank scores for the same segments."""
     return np.asarray((total - mean) / np.maximum(deviation, 1e-6))
-
-
-def expected_error(
-    confidence: Float[Array, " n"], is_right: Array, *, bins: int = 10
-) -> tuple[float, list[tuple[float, float, int]]]:
-    """Mean gap between confidence and share of matches, and (confidence, share, count) per bin."""
-    edges = np.linspace(0, 1, bins + 1)
-    which = np.clip(np.digitize(confidence, edges[1:-1]), 0, bins - 1)
-    lines = [
-        (float(confidence[which == b].mean()), float(is_right[which == b].mean()), int(n))
-        for b in range(bins)
-        if (n := (which == b).sum())
-    ]
-    gap = sum(n * abs(said - seen) for said, seen, n in lines) / len(confidence)
-    return gap, lines

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ucofia.errors import NotExplainableError
-from ucofia.index.calibration.bank import Normalisation
+from ucofia.index.calibration.bank import Null
 from ucofia.index.discover import is_below, place_of
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
@@ -166,7 +166,7 @@ def hits_of(
     *,
     with_moments: bool,
     preview: Preview | None = None,
-    normalisation: Normalisation | None = None,
+    null: Null | None = None,
 ) -> list[Hit]:
     """Turn ranked rows into hits."""
     hits = []
@@ -174,7 +174,7 @@ def hits_of(
         segment = collection.segments[row]
         total = float(ranking.scores.total[at])
         biases = {n: float(v[row]) for n, v in collection.biases.items() if query is not None}
-        sure = normalisation.confidence(row, total) if normalisation is not None else None
+        sure = null.confidence(row, total) if null is not None else None
         hits.append(
             Hit(
                 path=segment.path,

@@ -8,7 +8,7 @@ it reaches those that lack something, for then it holds all that are sure.
 
 import numpy as np
 
-from ucofia.index.calibration.bank import Normalisation
+from ucofia.index.calibration.bank import Null
 from ucofia.index.results.hits import rank_videos
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
@@ -21,7 +21,7 @@ MARGIN_ROUNDING = 1e-4  # how far sums in single precision may be off, per size 
 def with_min_confidence(
     searcher: Searcher,
     query: Query,
-    normalisation: Normalisation,
+    null: Null | None,
     *,
     top: int,
     grouped: bool,
@@ -29,7 +29,7 @@ def with_min_confidence(
 ) -> Ranking:
     """Rank segments, or one of each video, and leave out those that are less sure."""
     collection = searcher.collection
-    if normalisation.calibration is None:
+    if null is None:
         return searcher.rank_one(query, top=1)[np.arange(0)]
 
     def listed(searcher: Searcher, wanted: int) -> tuple[Ranking, Ranking]:
@@ -40,7 +40,7 @@ def with_min_confidence(
 
         found = rank_videos(rank, collection, top=wanted) if grouped else rank(wanted)
         scores = zip(found.rows.tolist(), found.scores.total.tolist(), strict=True)
-        known = [normalisation.confidence(row, total) for row, total in scores]
+        known = [null.confidence(row, total) for row, total in scores]
         sure = [one is not None and one.value >= least for one in known]
         return found, found[np.flatnonzero(sure)]
 
@@ -49,7 +49,7 @@ def with_min_confidence(
         found, sure = listed(searcher, wanted)
         if len(sure.rows) >= top or len(found.rows) < wanted:
             return sure[np.arange(min(top, len(sure.rows)))]
-        rows = _all_sure(searcher, query, normalisation, wanted, least)
+        rows = _all_sure(searcher, query, null, wanted, least)
         if rows is not None:
             if grouped:  # a video is judged by its best segment
                 rows = _rows_of_videos(collection, rows)
@@ -59,10 +59,10 @@ def with_min_confidence(
 
 
 def _all_sure(
-    searcher: Searcher, query: Query, normalisation: Normalisation, wanted: int, least: float
+    searcher: Searcher, query: Query, null: Null, wanted: int, least: float
 ) -> Array | None:
     """List all rows that may be sure, if they are fewer than `wanted`."""
-    needed = normalisation.total_of(least)
+    needed = null.total_of(least)
     if np.isneginf(needed).any():  # whatever the bank knows is sure enough
         return None
     known = np.flatnonzero(np.isfinite(needed))
