@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +41,10 @@ def connected(address: str) -> Iterator[None]:
     if library.is_initialized():
         yield
         return
-    _connect(library, address)
+    with warnings.catch_warnings():
+        # Ray starts its processes by fork and exec, of which only the first half worries Lance.
+        warnings.filterwarnings("ignore", message="lance is not fork-safe")
+        _connect(library, address)
     try:
         yield
     finally:
