@@ -28,8 +28,8 @@ from torch import nn
 
 from ucofia.index.search import search
 from ucofia.index.search import sketch as previews
-from ucofia.index.search.bounds import PLAIN, Kernels
 from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.scoring import Query, queries
 from ucofia.index.search.sketch import Preview
 from ucofia.model import Model
@@ -70,7 +70,7 @@ def bed(folder: Path, segments: int) -> Bed:
     began = time.process_time()
     world, video, frames, patches = clustered.features(segments, folder)
     print(f"\n{segments} segments; features ready after {time.process_time() - began:.0f} CPU s")
-    some = np.arange(0, 1000, 10)
+    some = np.arange(0, 1000, 5)
     near = clustered.texts(world, video[some], patches[some])
     facts = clustered.statistics(*near, video[:1000], frames[:1000], patches[:1000], some)
     for name, value in facts.items():
@@ -83,8 +83,13 @@ def bed(folder: Path, segments: int) -> Bed:
     preview = previews.load(place, collection)
     if preview is None:
         began = time.process_time()
-        _, bank = clustered.texts(world, video[some], patches[some], seed=1)
-        previews.save(collection, bank.reshape(-1, clustered.WIDTH), place)
+        sentences, bank = clustered.texts(world, video[some], patches[some], seed=1)
+        texts = {
+            "video": sentences,
+            "frame": sentences,
+            "patch": bank.reshape(-1, sentences.shape[1]),
+        }
+        previews.save(collection, texts, place)
         preview = previews.load(place, collection)
         print(f"  preview made in {time.process_time() - began:.0f} CPU s")
     assert preview is not None

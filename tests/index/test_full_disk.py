@@ -44,7 +44,7 @@ def preview(small: Path) -> None:
     from ucofia.index.search import sketch as previews
 
     try:
-        previews.save(_collection(3000), _none(), small / "preview")
+        previews.save(_collection(3000), {}, small / "preview")
     except OSError:
         assert list(small.iterdir()) == []
         _say("refused")

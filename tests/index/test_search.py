@@ -1,7 +1,7 @@
 """Pruned search gives the list of brute force: random, clustered, tied and odd collections."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from ucofia.config import ModelConfig
 from ucofia.index.search import bounds, search
 from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.scoring import Query, queries, score, score_many
 from ucofia.index.search.sketch import Preview
+from ucofia.index.search.summary import column_of
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP
 from ucofia.types import TextFeatures, VideoFeatures
@@ -25,7 +27,7 @@ from ucofia.types import TextFeatures, VideoFeatures
 try:
     from ucofia.index.search.bounds_compiled import KERNELS
 except ImportError:  # numba is optional
-    KERNELS = bounds.PLAIN
+    KERNELS = PLAIN
 SMALL = replace(UCOFIA, frames=3, words=5, temporal_layers=0, selected_patches=2)
 
 
@@ -68,8 +70,7 @@ def collection_of(
 
 
 def preview_of(collection: Collection) -> Preview:
-    none = np.zeros((0, collection.video.pieces[0].shape[-1]), np.float32)
-    return previews.build(collection, previews.rotation_of(collection, none))
+    return previews.build(collection, previews.all_axes(collection, {}))
 
 
 def query_of(
@@ -111,10 +112,10 @@ MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
     st.sampled_from([0, 1, 4]),
     st.integers(1, 30),
     st.integers(1, 5),
-    st.sampled_from([bounds.PLAIN, KERNELS]),
+    st.sampled_from([PLAIN, KERNELS]),
 )
 def test_exact_is_brute_force_to_the_bit(
-    name: str, seed: int, spread: float, copies: int, top: int, words: int, kernels: bounds.Kernels
+    name: str, seed: int, spread: float, copies: int, top: int, words: int, kernels: Kernels
 ) -> None:
     rng = np.random.default_rng(seed)
     model = MODELS[name]
@@ -153,13 +154,20 @@ def test_a_score_does_not_depend_on_its_neighbours() -> None:
         assert score(query, collection, rows, alone=True).total.tolist() == whole[rows].tolist()
 
 
+@cache
+def wide_collection() -> tuple[Collection, Preview]:
+    rng = np.random.default_rng(0)
+    collection = collection_of(rng, 300, spread=1.0, copies=4, width=300)
+    return collection, preview_of(collection)
+
+
 class WideBackbone(ColourBackbone):
     """Wide enough for every cut of a preview."""
 
     width = 300
 
 
-@pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
+@pytest.mark.parametrize("kernels", [PLAIN, KERNELS], ids=["plain", "compiled"])
 @settings(max_examples=8, deadline=None)
 @given(
     st.integers(0, 10_000),
@@ -170,43 +178,77 @@ class WideBackbone(ColourBackbone):
     ),
 )
 def test_bounds_hold_at_every_cut(
-    kernels: bounds.Kernels, seed: int, count: int, weight: float, kind: tuple[Any, Any]
+    kernels: Kernels, seed: int, count: int, weight: float, kind: tuple[Any, Any]
 ) -> None:
     rng = np.random.default_rng(seed)
     level = replace(PATCH, weight=weight, aggregation=kind[0], direction=kind[1])
     config = replace(SMALL, words=40, levels=(*SMALL.levels[:2], level))
     model = Model(WideBackbone(), config).eval()
-    collection = collection_of(rng, 300, spread=1.0, copies=4, width=300)
+    collection, preview = wide_collection()
     query = query_of(model, rng, count, width=300)
-    preview = preview_of(collection)
-    assert len(preview.codes) == 4
-    words = bounds.words_of(query, "patch", preview)
     rows = rng.permutation(len(collection))
-    centre = bounds.centres(words, preview, rows)
-    patches = collection.patches.take(rows).astype(np.float64)
-    hidden = ~collection.patch_mask[rows][..., None]
-    real = words.together(np.where(hidden, -np.inf, patches @ words.vectors.T).max(1))
-    for need in (np.inf, real, -np.inf):  # stops at once, at some cut, never
-        needed = np.broadcast_to(np.float32(need), len(rows)).copy()
-        found = kernels.tight(words, preview, rows, centre, needed)
-        assert (found >= real - 1e-6).all()
-    assert (found - real).mean() < 0.2  # and the last cut leaves little
+    for name, unit in (("video", "video"), ("frame", "frame"), ("patch", "patch")):
+        summary = preview.summaries[unit]  # type: ignore[index]
+        words = bounds.words_of(query, name, summary)
+        centre = kernels.centres(summary, rows, words.vectors)
+        column, mask = column_of(collection, unit)  # type: ignore[arg-type]
+        products = column.take(rows).astype(np.float64) @ words.vectors.T
+        products[~mask[rows]] = -np.inf
+        real, sim = words.together(products.max(1)), products.max(2)
+        level = bounds.LevelBound(words, preview, collection, rows, centre, kernels)
+        assert (level.value >= real - 1e-6).all()
+        for need in (np.inf, real, real + 0.05, -np.inf):  # stops at once, at some cut, never
+            needed = np.broadcast_to(np.float32(need), len(rows)).astype(np.float32)
+            if not summary.codes:
+                continue
+            found, units = kernels.tight(words, summary, rows, centre, needed)
+            assert (found >= np.minimum(real, needed) - 1e-6).all()
+            if words.mean_share:
+                continue
+            left = np.zeros(mask.shape, dtype=bool)
+            left[units.at, units.unit] = True
+            assert (sim[~left] <= np.repeat(needed, (~left).sum(1)) + 1e-6).all()
+            assert (units.bound >= sim[units.at, units.unit] - 1e-6).all()
+            assert (np.diff(units.at) >= 0).all()
     whole = search.brute_force([query], collection, top=10)[0]
     pruned = search.exact([query], collection, top=10, preview=preview, kernels=kernels)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
 
-@pytest.mark.parametrize("kernels", [bounds.PLAIN, KERNELS], ids=["plain", "compiled"])
-def test_the_largest_product_minds_masks_and_tiny_numbers(kernels: bounds.Kernels) -> None:
+def test_the_largest_product_minds_masks_and_tiny_numbers() -> None:
     rng = np.random.default_rng(6)
     collection = collection_of(rng, 50, spread=1.0, copies=0)
     collection.frames.pieces[0][0] *= np.float16(1e-6)  # below the smallest normal half
-    words = rng.normal(0, 1, (3, ColourBackbone.width)).astype(np.float32)
-    found = kernels.largest(collection.frames, collection.frame_mask, words)
+    query = query_of(MODELS["ucofia"], rng, 3)
+    found = bounds.largest(query, ["frame"], collection, None)["frame"]
+    words = bounds.vectors_of(query, "frame")
     product = collection.frames.pieces[0].astype(np.float64) @ words.T
     product[~collection.frame_mask] = -np.inf
     np.testing.assert_allclose(found, product.max(1), atol=1e-6)
+
+
+def test_axes_change_no_product_and_make_rests_short() -> None:
+    rng = np.random.default_rng(9)
+    collection = collection_of(rng, 300, spread=1.0, copies=0, width=64)
+    texts = rng.normal(0, 1, (500, 64)) * np.geomspace(1, 0.01, 64)
+    axes = previews.all_axes(collection, {"patch": texts.astype(np.float32)})["patch"]
+    np.testing.assert_allclose(axes.stored.T @ axes.text, np.eye(64), atol=1e-4)
+    plain = np.linalg.norm(texts, axis=1).mean()
+    assert np.linalg.norm(texts @ axes.text.T, axis=1).mean() < plain
+
+
+@pytest.mark.parametrize("name", ["not convex", "against"])
+def test_what_has_no_bound_is_scored_whole(name: str) -> None:
+    rng = np.random.default_rng(10)
+    level = replace(SMALL.levels[1], weight=-0.5)
+    against = replace(SMALL, levels=(SMALL.levels[0], level))
+    model = MODELS[name] if name in MODELS else model_of(against)
+    collection = collection_of(rng, 600, spread=0.5, copies=0)
+    (found,) = search.exact(
+        [query_of(model, rng, 3)], collection, top=5, preview=preview_of(collection)
+    )
+    assert found.scored == len(collection)
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -259,16 +301,18 @@ def test_pruning_respects_filters() -> None:
     assert pruned.rows.tolist() == whole.rows.tolist()
 
 
-def test_fast_scores_a_fixed_number_and_finds_nearly_everything() -> None:
+@pytest.mark.parametrize("with_preview", [True, False])
+def test_fast_scores_a_fixed_number_and_finds_nearly_everything(with_preview: bool) -> None:
     rng = np.random.default_rng(4)
     model, collection = (
         MODELS["patches hardly count"],
         collection_of(rng, 3000, spread=0.5, copies=0),
     )
     shared = 0
+    preview = preview_of(collection) if with_preview else None
     for _ in range(5):
         query = query_of(model, rng, 5)
-        fast = search.fast([query], collection, top=10)[0]
+        fast = search.fast([query], collection, top=10, preview=preview)[0]
         assert fast.scored == search.FAST_CANDIDATES < 300
         (whole,) = search.brute_force([query], collection, top=10)
         shared += len({*fast.rows} & {*whole.rows})
@@ -279,14 +323,16 @@ def test_a_saved_preview_is_mapped_and_grows(tmp_path) -> None:  # type: ignore[
     rng = np.random.default_rng(5)
     big = collection_of(rng, 400, spread=0.5, copies=0)
     rows = np.arange(300)
-    none = np.zeros((0, ColourBackbone.width), np.float32)
     small = in_memory(big.features(rows), names=[big.segments[r].path for r in rows])
-    previews.save(small, none, tmp_path / "preview")
+    previews.save(small, {}, tmp_path / "preview")
     assert previews.load(tmp_path / "preview", big) is None
-    previews.save(big, none, tmp_path / "preview")
+    previews.save(big, {}, tmp_path / "preview")
     found = previews.load(tmp_path / "preview", big)
     assert found is not None
-    expected = previews.build(big, found.rotation)
-    for name in ("codes", "rest", "lost"):
-        for a, b in zip(getattr(found, name), getattr(expected, name), strict=True):
-            np.testing.assert_array_equal(a, b)
+    assert_same(found, previews.build(big, found.axes))
+
+
+def assert_same(found: Preview, expected: Preview) -> None:
+    for unit, summary in found.summaries.items():
+        for name, array in summary.arrays().items():
+            np.testing.assert_array_equal(array, expected.summaries[unit].arrays()[name])

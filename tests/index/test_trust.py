@@ -62,18 +62,18 @@ def random_collection(seed: int, rows: int = 40) -> Collection:
 
 def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) -> None:
     versions = [random_collection(seed) for seed in range(3)]
-    none, folder = np.zeros((0, ColourBackbone.width), np.float32), tmp_path / "preview"
-    previews.save(versions[0], none, folder)
+    folder = tmp_path / "preview"
+    previews.save(versions[0], {}, folder)
     kept = previews.load(folder, versions[0])
     assert kept is not None
-    expected = [previews.build(version, kept.rotation) for version in versions]
+    expected = [previews.build(version, kept.axes) for version in versions]
     stop = threading.Event()
 
     def write() -> None:
         turn = 0
         while not stop.is_set():
             turn += 1
-            previews.save(versions[turn % 3], none, folder)
+            previews.save(versions[turn % 3], {}, folder)
             previews.forget_others(folder)
 
     writer = threading.Thread(target=write)
@@ -84,12 +84,10 @@ def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) 
             found = previews.load(folder, versions[turn % 3])
             if found is not None:
                 seen += 1
-                for name in ("codes", "rest", "lost"):
-                    pairs = zip(
-                        getattr(found, name), getattr(expected[turn % 3], name), strict=True
-                    )
-                    for ours, right in pairs:
-                        np.testing.assert_array_equal(ours, right)
+                for unit, summary in found.summaries.items():
+                    right = expected[turn % 3].summaries[unit].arrays()
+                    for name, array in summary.arrays().items():
+                        np.testing.assert_array_equal(array, right[name])
     finally:
         stop.set()
         writer.join()
@@ -98,12 +96,12 @@ def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) 
 
 def test_a_preview_of_other_content_or_another_index_is_not_used(tmp_path: Path) -> None:
     old, new = random_collection(1), random_collection(2)
-    none, folder = np.zeros((0, ColourBackbone.width), np.float32), tmp_path / "preview"
-    previews.save(old, none, folder, index_id="one", version=3)
+    folder = tmp_path / "preview"
+    previews.save(old, {}, folder, index_id="one", version=3)
     assert previews.load(folder, old, index_id="one") is not None
     assert previews.load(folder, new, index_id="one") is None  # the same ids
     assert previews.load(folder, old, index_id="two") is None
-    previews.save(new, none, folder, index_id="one", version=4)
+    previews.save(new, {}, folder, index_id="one", version=4)
     found = previews.read(folder)
     assert found is not None and found.rows.checksums.tolist() == [2] * len(new)
     for place in folder.glob("*/ids.npy"):  # one array of another version: not what was named

@@ -1,5 +1,7 @@
 """Aggregation: the paper's equations, and what must not change them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -213,6 +215,13 @@ def test_no_score_is_above_the_bound_that_its_aggregation_declares(
     assert (found <= bound + 1e-6).all()
     if kind == "maxsim" and direction == "patch-then-word":
         torch.testing.assert_close(found, bound)
+
+
+def test_an_aggregation_that_does_not_say_so_has_no_bound() -> None:
+    level = aggregator(3, 4, kind="isa")
+    assert level.mean_share == 0.0
+    unknown = replace(level.level, aggregation="somebody's new one")
+    assert replace(level, level=unknown).mean_share is None
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])

@@ -215,8 +215,6 @@ def open_collection(shard: Shard, folder: Path) -> Collection:
 
 def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | None:
     """The shard's part of the index's preview, or one made here."""
-    if not collection.patches.units:
-        return None
     where = preview_folder(Store.open(shard.index))
     if shard.is_previewed and where is not None:
         saved = previews.read(where)
@@ -226,7 +224,7 @@ def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | No
         return None
     previews.save(
         collection,
-        shard.words,
+        {"patch": shard.words},
         folder / "preview",
         index_id=shard.digest,
         version=shard.version,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ucofia.config import VideoUnit
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
@@ -22,6 +23,7 @@ from ucofia.index.results.hits import Filters, Hit, hits_of, rank_videos
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import recall as recalls
 from ucofia.index.search import sketch as previews
+from ucofia.index.search.bounds import unit_of, vectors_of
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.recall import Recall
@@ -231,7 +233,7 @@ def _read(store: Store, load_model: Callable[[], Model]) -> Snapshot:
     bank = banks.read(store)
     found = banks.normalisation(store, plain, bank)
     store.require_same()  # the small tables may already be those of another index
-    preview = saved.preview if saved is not None and is_whole and plain.patches.units else None
+    preview = saved.preview if saved is not None and is_whole else None
     collection = replace(plain, biases=found.biases)
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
 
@@ -281,28 +283,29 @@ def update_preview(
         return
     if is_locked:
         previews.forget_others(folder)
-    worth_while = len(collection) >= PREVIEW_FROM and collection.patches.units
     saved = _saved_preview(store)
-    if not worth_while or (saved and saved.is_of(collection, store.settings.id)):
+    if len(collection) < PREVIEW_FROM or (saved and saved.is_of(collection, store.settings.id)):
         return
-    words = np.zeros((0, store.settings.width), dtype=np.float32)
-    if saved is None:
-        if model is None:
-            return
-        words = np.concatenate([words, *_words(bank, model)])
+    if saved is None and model is None:
+        return
+    texts = _texts(bank, model) if saved is None and model is not None else {}
     try:
         named = {"index_id": store.settings.id, "version": store.version}
-        previews.save(collection, words, folder, **named)  # type: ignore[arg-type]
+        previews.save(collection, texts, folder, **named)  # type: ignore[arg-type]
     except OSError as error:
         logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
     if is_locked:
         previews.forget_others(folder)
 
 
-def _words(bank: Bank | None, model: Model) -> Iterator[Array]:
-    """The vectors of some words, to see which way words point."""
-    for text in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
-        yield text.words[text.word_mask].cpu().numpy()
+def _texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:
+    """What some texts of the bank meet each kind of unit with: which way texts point."""
+    found: dict[VideoUnit, list[Array]] = {}
+    for some in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
+        for query in queries(model, some):
+            for name in query.levels:
+                found.setdefault(unit_of(query, name), []).append(vectors_of(query, name))
+    return {unit: np.concatenate(parts) for unit, parts in found.items()}
 
 
 def preview_folder(store: Store) -> Path | None:

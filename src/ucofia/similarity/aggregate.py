@@ -17,6 +17,9 @@ from torch import Tensor
 
 from ucofia.config import Aggregation, LevelConfig
 
+# Weights that are not negative and sum to one: a score is at most the largest similarity, and a
+# search may prune by that. Whatever is not named here is scored for every segment.
+CONVEX: frozenset[Aggregation] = frozenset({"mean", "softmax", "maxsim", "isa", "ts2-net"})
 TS2_NET_SHARPNESS = 4.0  # TS2-Net multiplies normalised similarities by this before its softmax
 
 
@@ -97,10 +100,10 @@ class Aggregator:
         """How the score is bounded by the largest similarity that each word has to any unit.
 
         It is at most this share of their mean over words and the rest of their maximum; None: it
-        has no such bound, because its weights do not sum to one.
+        has no such bound, because its weights need not sum to one, and a search must not prune.
         """
         level = self.level
-        if level.aggregation == "x-clip":
+        if level.aggregation not in CONVEX:
             return None
         if level.aggregation == "mean":
             return 1.0

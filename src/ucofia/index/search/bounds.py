@@ -1,73 +1,37 @@
 """Upper bounds of a query's score, from cheap to tight.
 
 An aggregation declares how it is bounded by each word's largest similarity (`mean_share`): ISA and
-its relatives by the maximum over words, MaxSim by their mean, X-CLIP's not at all. Levels of
-videos and frames are met exactly, for all segments; for levels of patches the preview bounds the
-largest similarities, cut by cut, for those that are still candidates.
-
-The two loops that cost something are functions of a `Kernels`: `PLAIN` needs only torch,
-`compiled` has the same two for those who have its compiler.
+its relatives by the maximum over words, MaxSim by their mean, X-CLIP's not at all. Here a level
+bounds these largest similarities for all segments from their summaries: first from the centres,
+then cut by cut, at last from the vectors themselves. Where the maximum counts, a unit that cannot
+matter at one cut is not looked at again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from ucofia.index.search.collection import Collection, Column
+from ucofia.config import VideoUnit
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.kernels import UNITS_AT_ONCE, Kernels, Units, Words, together
 from ucofia.index.search.scoring import Query
-from ucofia.index.search.sketch import Preview, cuts_of, rest_length
+from ucofia.index.search.sketch import Preview
+from ucofia.index.search.summary import Summary, column_of
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 
-# At once, so that their single-precision copies stay in the cache.
-UNITS_AT_ONCE = 768
-CUT_BLOCK = 128
-CENTRES_AT_ONCE = 1024
-ESTIMATE_CUT = 1  # how many coordinates are enough for a guess
-
-
-@dataclass(frozen=True)
-class Words:
-    """The text side of one level of patches."""
-
-    share: float  # times its scale: what a similarity counts in the score
-    mean_share: float  # how words are bounded together, as the aggregation declares
-    vectors: Float[Array, "w d"]
-    low: Float[Array, "w k"]
-    beyond: Float[Array, "c w"]  # length beyond each cut
-    length: Float[Array, " w"]
-
-    def together(self, largest: Float[Array, "n w"]) -> Float[Array, " n"]:
-        """Bound all words of a row from a bound of each."""
-        return _together(largest, self.mean_share)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The loops over all segments.
-
-    `largest(column, mask, words)`: the largest product of each word with any unit of each row.
-    `tight(words, preview, rows, centre, need)`: a bound of the largest similarity of each row; it
-    is made no tighter once it is below what the row needs.
-    """
-
-    largest: Callable[[Column, Array | None, Array], Array]
-    tight: Callable[[Words, Preview, Array, Array, Array], Array]
+ROWS_GUESSED_AT_ONCE = 128
+ESTIMATE_CUTS = 2  # how many are enough for a guess
 
 
 def is_bounded(query: Query) -> bool:
-    """Whether every level has a bound."""
-    return all(level.aggregator.mean_share is not None for level in query.levels.values())
-
-
-def mean_share_of(query: Query, name: str) -> float:
-    """How the words of a level are bounded together."""
-    share = query.levels[name].aggregator.mean_share
-    assert share is not None  # `is_bounded` comes first
-    return share
+    """Whether every level has a bound, and counts for a segment and not against it."""
+    return all(
+        level.aggregator.mean_share is not None and share_of(query, name) >= 0
+        for name, level in query.levels.items()
+    )
 
 
 def share_of(query: Query, name: str) -> float:
@@ -76,147 +40,152 @@ def share_of(query: Query, name: str) -> float:
     return query.shares[name] * (1.0 if scale is None else float(scale))
 
 
-def patch_levels(query: Query) -> list[str]:
-    """The levels that a preview is for."""
-    return _levels_of(query, ("patch",))
+def unit_of(query: Query, name: str) -> VideoUnit:
+    """What a level meets of a video."""
+    return query.levels[name].aggregator.level.video
 
 
-def words_of(query: Query, name: str, preview: Preview) -> Words:
-    """Prepare the text side of a level of patches."""
-    vectors = _vectors(query, name)
-    low = vectors @ preview.rotation.T
-    whole, parts = (torch.from_numpy(values).square() for values in (vectors, low))
-    beyond = torch.stack(
-        [rest_length(whole.sum(1), parts[:, :cut].sum(1)) for cut in cuts_of(vectors.shape[1])]
-    )
-    length = np.linalg.norm(vectors, axis=1)
-    shares = share_of(query, name), mean_share_of(query, name)
-    return Words(*shares, vectors, low, beyond.numpy(), length)
+def names_of(query: Query, units: Sequence[str]) -> list[str]:
+    """The levels that meet some kinds of units."""
+    return [name for name in query.levels if unit_of(query, name) in units]
 
 
-def without_patches(
+def vectors_of(query: Query, name: str) -> Float[Array, "w d"]:
+    """The vectors of a text that a level meets videos with."""
+    units, mask = text_units(query.texts[name], query.levels[name].aggregator.level.text)
+    return np.asarray(units[0][mask[0]].numpy())
+
+
+def words_of(query: Query, name: str, summary: Summary) -> Words:
+    """Prepare the text side of a level."""
+    vectors, aggregator = vectors_of(query, name), query.levels[name].aggregator
+    assert aggregator.mean_share is not None  # `is_bounded` comes first
+    cuts = np.cumsum([part.shape[2] for part in summary.codes]).tolist()
+    at = vectors @ summary.axes.text.T
+    unit, share = aggregator.level.video, share_of(query, name)
+    return Words(unit, share, aggregator.mean_share, vectors, at, tuple(cuts))
+
+
+def centres_of_levels(
     queries: Sequence[Query],
-    collection: Collection,
+    preview: Preview,
     rows: Array | None,
     *,
     kernels: Kernels,
-    units: Sequence[str] = ("video", "frame"),
-    with_biases: bool = True,
-) -> Float[Array, "q v"]:
-    """Bound the levels of some units, and add the biases of all, for some rows or all."""
-    first = queries[0]
-    total = np.zeros((len(queries), len(collection) if rows is None else len(rows)), np.float32)
-    for name, share in first.shares.items():
-        if with_biases and name in collection.biases:
-            bias = collection.biases[name]
-            total += np.float32(share) * (bias if rows is None else bias[rows])
-    for name in _levels_of(first, units):
-        is_frame = first.levels[name].aggregator.level.video == "frame"
-        column = collection.frames if is_frame else collection.video
-        mask = collection.frame_mask if is_frame else None
+    names: Sequence[str],
+) -> list[dict[str, Float[Array, "n w"]]]:
+    """For every query and level the products with all centres; one pass for all of them."""
+    found: list[dict[str, Array]] = [{} for _ in queries]
+    by_unit: dict[VideoUnit, list[str]] = {}
+    for name in names:
+        by_unit.setdefault(queries[0].levels[name].aggregator.level.video, []).append(name)
+    for unit, some in by_unit.items():
+        asked = [(at, name, vectors_of(q, name)) for at, q in enumerate(queries) for name in some]
+        vectors = np.concatenate([vectors for _, _, vectors in asked])
+        products = kernels.centres(preview.summaries[unit], rows, vectors)
+        edge = 0
+        for at, name, one in asked:
+            found[at][name] = products[:, edge : edge + len(one)]
+            edge += len(one)
+    return found
+
+
+def counted(query: Query, name: str, largest: Float[Array, "n w"]) -> Float[Array, " n"]:
+    """What a level adds to the score, from the largest similarity of each word."""
+    share = query.levels[name].aggregator.mean_share
+    assert share is not None
+    return np.asarray(np.float32(share_of(query, name)) * together(largest, share))
+
+
+def largest(
+    query: Query, names: Sequence[str], collection: Collection, rows: Array | None
+) -> dict[str, Float[Array, "n w"]]:
+    """The largest similarity of every word, from the vectors themselves; for some rows or all."""
+    found = {}
+    for name in names:
+        column, mask = column_of(collection, unit_of(query, name))
         if rows is not None:
-            column = column.rows(rows)
-            mask = None if mask is None else mask[rows]
-        words = [_vectors(query, name) for query in queries]
-        found = kernels.largest(column, mask, np.concatenate(words))
-        edges = np.cumsum([0, *(len(some) for some in words)])
-        for at, query in enumerate(queries):
-            best = _together(found[:, edges[at] : edges[at + 1]], mean_share_of(query, name))
-            total[at] += np.float32(share_of(query, name)) * best
-    return total
-
-
-def centres(words: Words, preview: Preview, rows: Array | None) -> Float[Array, "v w"]:
-    """The similarity of every word to every centroid."""
-    text = torch.from_numpy(words.vectors).mT
-    chosen = preview.centroid if rows is None else preview.centroid[rows]
-    out = np.empty((len(chosen), len(words.vectors)), dtype=np.float32)
-    for start in range(0, len(chosen), CENTRES_AT_ONCE):
-        block = torch.from_numpy(chosen[start : start + CENTRES_AT_ONCE]).float()
-        torch.mm(block, text, out=torch.from_numpy(out[start : start + len(block)]))
-    return out
-
-
-def _plain_largest(column: Column, mask: Array | None, words: Array) -> Array:
-    size = max(1, UNITS_AT_ONCE // column.units)
-    buffer = torch.empty(size * column.units, words.shape[1])
-    text = torch.from_numpy(words).mT
-    out = np.empty((len(column), len(words)), dtype=np.float32)
-    for start, stop, block in column.blocks(size):
-        units = buffer[: (stop - start) * column.units]
-        units.copy_(torch.from_numpy(block).flatten(0, 1))
-        product = (units @ text).view(stop - start, column.units, len(words))
-        if mask is not None and not mask[start:stop].all():
+            column, mask = column.rows(rows), mask[rows]
+        text = torch.from_numpy(vectors_of(query, name)).mT
+        out = np.empty((len(column), text.shape[1]), dtype=np.float32)
+        for start, stop, block in column.blocks(max(1, UNITS_AT_ONCE // column.units)):
+            product = torch.from_numpy(block).float() @ text
             hidden = ~torch.from_numpy(mask[start:stop])[..., None]
-            product = product.masked_fill(hidden, float("-inf"))
-        torch.amax(product, 1, out=torch.from_numpy(out[start:stop]))
-    return out
+            out[start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).numpy()
+        found[name] = out
+    return found
 
 
-def _plain_tight(words: Words, preview: Preview, rows: Array, centre: Array, need: Array) -> Array:
-    bound = np.full(len(rows), np.inf, dtype=np.float32)
-    left = np.arange(len(rows))
-    for cut in range(len(preview.codes)):
-        for start in range(0, len(left), CUT_BLOCK):
-            some = left[start : start + CUT_BLOCK]
-            found = _at_cut(words, preview, rows[some], centre[some], cut)
-            bound[some] = np.minimum(bound[some], found)
-        left = left[bound[left] >= need[left]]
-    return bound
+class LevelBound:
+    """What one level can add to the score of each candidate; tighter with every look."""
+
+    def __init__(
+        self,
+        words: Words,
+        preview: Preview,
+        collection: Collection,
+        rows: Array,
+        centre: Float[Array, "n w"],
+        kernels: Kernels,
+    ) -> None:
+        self.words, self.kernels, self.centre = words, kernels, centre
+        self.summary = preview.summaries[words.unit]
+        self.column, self.mask = column_of(collection, words.unit)
+        radius = self.summary.radius[rows]
+        self.value = words.together(centre + radius[:, None] * words.length)
+        self.estimate = words.together(centre)
+        self.units: Units | None = None
+
+    def keep(self, which: Array) -> None:
+        """Go on with some of the candidates."""
+        if self.units is not None:
+            place = np.full(len(self.value), -1)
+            place[which] = np.arange(len(which))
+            units = self.units[np.flatnonzero(place[self.units.at] >= 0)]
+            self.units = Units(place[units.at], units.unit, units.bound)
+        self.centre, self.value = self.centre[which], self.value[which]
+        self.estimate = self.estimate[which]
+
+    def guess(self, rows: Array, which: Array) -> Float[Array, " i"]:
+        """Guess from a few coordinates what some of the candidates have; not a bound."""
+        if not self.summary.codes:
+            return self.estimate[which]
+        return estimate(self.words, self.summary, rows[which], self.centre[which])
+
+    def look_at_codes(self, rows: Array, need: Float[Array, " n"]) -> None:
+        """Bound every row by its codes, as far as needed."""
+        if not self.summary.codes:
+            return
+        found, units = self.kernels.tight(self.words, self.summary, rows, self.centre, need)
+        self.value = np.minimum(self.value, found)
+        self.units = None if self.words.mean_share else units
+
+    def look_at_vectors(self, rows: Array, need: Float[Array, " n"]) -> None:
+        """Take the similarities of those units that are left; all others are below the need."""
+        if self.units is None:
+            return
+        units = self.units.reaching(need)
+        text = torch.from_numpy(self.words.vectors).mT.contiguous()
+        for start in range(0, len(units), UNITS_AT_ONCE):
+            some = slice(start, start + UNITS_AT_ONCE)
+            row, unit = rows[units.at[some]], units.unit[some]
+            vectors = torch.from_numpy(self.column.take_units(row, unit)).float()
+            found = (vectors @ text).amax(1).numpy()
+            units.bound[some] = np.where(self.mask[row, unit], found, -np.inf)
+        self.value = np.minimum(self.value, units.largest(need))
+        self.units = None
 
 
 def estimate(
-    words: Words, preview: Preview, rows: Array, centre: Float[Array, "n w"]
+    words: Words, summary: Summary, rows: Array, centre: Float[Array, "n w"]
 ) -> Float[Array, " n"]:
-    """Guess the largest similarity of each row from a few coordinates; not a bound."""
-    cut = min(ESTIMATE_CUT, len(preview.codes) - 1)
-    low = np.ascontiguousarray(words.low[:, : cuts_of(words.vectors.shape[1])[cut]])
+    """Guess what each row's words add up to from a few coordinates; not a bound."""
+    parts = summary.codes[:ESTIMATE_CUTS]
+    text = torch.from_numpy(words.at[:, : words.cuts[len(parts) - 1]]).mT
     out = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), CUT_BLOCK):
-        some = slice(start, start + CUT_BLOCK)
-        product = _products(low, preview, rows[some], cut)
-        out[some] = words.together(product + centre[some])
+    for start in range(0, len(rows), ROWS_GUESSED_AT_ONCE):
+        some = rows[start : start + ROWS_GUESSED_AT_ONCE]
+        codes = torch.cat([torch.from_numpy(part[some]) for part in parts], dim=2).float()
+        best = (codes @ text).amax(1).numpy() * summary.step[some][:, None]
+        out[start : start + len(some)] = words.together(best + centre[start : start + len(some)])
     return out
-
-
-def _at_cut(words: Words, preview: Preview, rows: Array, centre: Array, cut: int) -> Array:
-    beyond = words.beyond[cut][:, None]
-    size = sum(part.shape[2] for part in preview.codes[: cut + 1])
-    low = np.concatenate([words.low[:, :size], beyond], axis=1)
-    # What eight bits lost meets the word along the same coordinates.
-    lost = preview.lost[cut][rows][:, None] * words.length
-    return words.together(_products(low, preview, rows, cut) + centre + lost)
-
-
-def _products(words: Array, preview: Preview, rows: Array, cut: int) -> Float[Array, "n w"]:
-    """The largest product of each word with a row's coordinates; the rest is one more of them."""
-    sizes = [part.shape[2] for part in preview.codes[: cut + 1]]
-    size, units = sum(sizes), preview.codes[0].shape[1]
-    scale = torch.from_numpy(preview.scale[rows])
-    patches = torch.empty(len(rows), units, words.shape[1])
-    for part, stop in zip(preview.codes, np.cumsum(sizes).tolist(), strict=False):
-        patches[..., stop - part.shape[2] : stop].copy_(torch.from_numpy(part[rows]))
-    if words.shape[1] > size:
-        patches[..., size] = torch.from_numpy(preview.rest[cut][rows]) / scale[:, None]
-    product = torch.from_numpy(words) @ patches.flatten(0, 1).mT
-    best = product.view(len(words), len(rows), units).amax(2).mT * scale[:, None]
-    return np.asarray(best.numpy())
-
-
-def _together(largest: Array, mean_share: float) -> Array:
-    bound = largest.max(1)
-    if mean_share:
-        bound = np.float32(mean_share) * largest.mean(1) + np.float32(1 - mean_share) * bound
-    return np.asarray(bound)
-
-
-PLAIN = Kernels(_plain_largest, _plain_tight)
-
-
-def _levels_of(query: Query, units: Sequence[str]) -> list[str]:
-    return [n for n, lv in query.levels.items() if lv.aggregator.level.video in units]
-
-
-def _vectors(query: Query, name: str) -> Float[Array, "w d"]:
-    units, mask = text_units(query.texts[name], query.levels[name].aggregator.level.text)
-    return np.asarray(units[0][mask[0]].numpy())

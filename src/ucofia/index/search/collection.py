@@ -60,6 +60,18 @@ class Column:
             out[here] = self.pieces[which][offset[here]]
         return out
 
+    def take_units(self, rows: Array, units: Array) -> Array:
+        """Gather single vectors: one unit of each row."""
+        piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
+        first = self.pieces[0]
+        if len(self.pieces) == 1:
+            return np.asarray(first[offset, units])
+        out = np.empty((len(rows), first.shape[2]), dtype=first.dtype)
+        for which in np.unique(piece):
+            here = piece == which
+            out[here] = self.pieces[which][offset[here], units[here]]
+        return out
+
     def take_into(self, rows: Array, out: "torch.Tensor") -> None:
         """Gather some rows into the beginning of a tensor of any precision."""
         import torch

@@ -5,11 +5,14 @@ stay: a tie may be won by its path. What is left at the end is the list, whateve
 better bounds only prune earlier.
 """
 
-import numpy as np
+from collections.abc import Mapping
 
-from ucofia.index.search import bounds
-from ucofia.index.search.bounds import Kernels, Words
+import numpy as np
+from jaxtyping import Float
+
+from ucofia.index.search.bounds import LevelBound, unit_of, words_of
 from ucofia.index.search.collection import Collection
+from ucofia.index.search.kernels import Kernels
 from ucofia.index.search.scoring import (
     SCORED_AT_ONCE,
     Query,
@@ -22,9 +25,11 @@ from ucofia.index.search.scoring import (
 from ucofia.index.search.sketch import Preview
 from ucofia.index.storage.schema import Array
 
+GUESSED_PER_SEED = 32  # candidates that are guessed at, to find one that is scored first
+
 
 class Pruning:
-    """The candidates that are left; `base` bounds all of their score but the levels of patches."""
+    """The candidates that are left, and the bounds of their scores."""
 
     def __init__(
         self,
@@ -33,55 +38,52 @@ class Pruning:
         *,
         top: int,
         rows: Array | None,
-        base: Array,
-        preview: Preview | None,
+        centres: Mapping[str, Float[Array, "n w"]],
+        preview: Preview,
         kernels: Kernels,
     ) -> None:
         self.query, self.collection, self.top = query, collection, top
-        self.preview, self.kernels = preview, kernels
         self.rows = np.arange(len(collection)) if rows is None else rows
-        self.bound, self.promise = base.copy(), base.copy()
-        self.words: list[Words] = []
-        self.centres: list[Array] = []
-        self.reach: list[Array] = []  # what each level of patches adds to the bound
-        for name in bounds.patch_levels(query) if preview is not None else []:
-            self._open(name, preview, rows)
+        self.levels: list[LevelBound] = []
+        for name, centre in centres.items():
+            words = words_of(query, name, preview.summaries[unit_of(query, name)])
+            self.levels.append(LevelBound(words, preview, collection, self.rows, centre, kernels))
+        self.bias = biases(query, collection, rows)
         self.slack = 3 * slack(self.bound)  # the threshold's, the finalists' and its own
         self.threshold = np.float32(-np.inf)
         self.scored_rows: list[Array] = []
         self.scored: list[Scores] = []
 
-    def _open(self, name: str, preview: Preview | None, rows: Array | None) -> None:
-        assert preview is not None
-        words = bounds.words_of(self.query, name, preview)
-        centre = bounds.centres(words, preview, rows)
-        radius = preview.radius if rows is None else preview.radius[rows]
-        reach = words.together(centre + radius[:, None] * words.length) * np.float32(words.share)
-        self.words.append(words)
-        self.centres.append(centre)
-        self.reach.append(reach)
-        self.bound += reach
-        self.promise += np.float32(words.share) * words.together(centre)
+    @property
+    def bound(self) -> Array:
+        """What the candidates can reach."""
+        return self.bias + sum(np.float32(lv.words.share) * lv.value for lv in self.levels)
 
     def seed(self, count: int) -> None:
         """Score the most promising, so that there is a threshold; drop what cannot reach it."""
         count = max(count, 2 * self.top)
-        if count < len(self.rows):
-            self._score(np.argpartition(-self.promise, count)[:count])
-            self._drop()
+        if count >= len(self.rows):
+            return
+        promise = self.bias + sum(np.float32(lv.words.share) * lv.estimate for lv in self.levels)
+        near = highest(promise, GUESSED_PER_SEED * count)
+        guess = self.bias[near] + sum(
+            np.float32(lv.words.share) * lv.guess(self.rows, near) for lv in self.levels
+        )
+        self._score(near[highest(guess, count)])
+        self._drop()
 
     def tighten(self) -> None:
-        """Bound the levels of patches by coordinates; drop what cannot reach the threshold."""
-        for at, words in enumerate(self.words):
-            if words.share <= 0 or not len(self.rows) or self.preview is None:
-                continue
-            share = np.float32(words.share)
-            others = self.bound - self.reach[at]
-            need = (self.threshold - self.slack - others) / share
-            found = self.kernels.tight(words, self.preview, self.rows, self.centres[at], need)
-            self.reach[at] = np.minimum(self.reach[at], share * found)
-            self.bound = others + self.reach[at]
-            self._drop()
+        """Look closer at one level after the other; drop what cannot reach the threshold."""
+        if self.threshold == -np.inf:
+            return
+        for look in (LevelBound.look_at_codes, LevelBound.look_at_vectors):
+            for level in self.levels:
+                share = np.float32(level.words.share)
+                if share > 0 and len(self.rows) > SCORED_AT_ONCE:
+                    # Twice the slack, so that what is just below the need is dropped.
+                    others = self.bound - share * level.value
+                    look(level, self.rows, (self.threshold - 2 * self.slack - others) / share)
+                    self._drop()
 
     def best_totals(self) -> Array:
         """The best totals so far, at most as many as the list is long."""
@@ -124,7 +126,24 @@ class Pruning:
         self._keep(np.flatnonzero(self.bound + self.slack >= self.threshold))
 
     def _keep(self, which: Array) -> None:
-        self.rows, self.bound = self.rows[which], self.bound[which]
-        self.promise = self.promise[which]
-        self.centres = [centre[which] for centre in self.centres]
-        self.reach = [reach[which] for reach in self.reach]
+        if len(which) < len(self.rows):
+            self.rows, self.bias = self.rows[which], self.bias[which]
+            for level in self.levels:
+                level.keep(which)
+
+
+def biases(query: Query, collection: Collection, rows: Array | None) -> Float[Array, " n"]:
+    """The biases of all levels together, as they count in the score."""
+    total = np.zeros(len(collection) if rows is None else len(rows), np.float32)
+    for name, share in query.shares.items():
+        if name in collection.biases:
+            bias = collection.biases[name]
+            total += np.float32(share) * (bias if rows is None else bias[rows])
+    return total
+
+
+def highest(values: Array, count: int) -> Array:
+    """Where the highest values are, in no order."""
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.asarray(np.argpartition(-values, count - 1)[:count])

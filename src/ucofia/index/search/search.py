@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from ucofia.index.search import bounds
-from ucofia.index.search.bounds import PLAIN, Kernels
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.pruning import Pruning
+from ucofia.index.search.kernels import PLAIN, Kernels
+from ucofia.index.search.pruning import Pruning, biases
 from ucofia.index.search.scoring import Query, Ranking, best, score, score_many
 from ucofia.index.search.sketch import Preview
 from ucofia.index.storage.schema import Array
@@ -28,6 +28,7 @@ FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
 NEAR = 4096  # segments whose frames and patches `fast` looks at
 FAST_CANDIDATES = 150  # of these, how many it scores
 QUERIES_AT_ONCE = 16
+KEPT_ENTRIES = 2**25  # products of words and centres that queries of one pass keep
 COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
 
 
@@ -119,21 +120,21 @@ def prunings(
     if not queries:
         return
     count = len(collection) if among is None else len(among)
-    hopeless = bounds.patch_levels(queries[0]) and preview is None
-    if hopeless or not bounds.is_bounded(queries[0]) or count <= FEW:
+    if preview is None or not all(map(bounds.is_bounded, queries)) or count <= FEW:
         yield from brute_force(queries, collection, top=top, among=among)
         return
     kernels = kernels or kernels_for(count)
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = queries[start : start + QUERIES_AT_ONCE]
-        bases = bounds.without_patches(some, collection, among, kernels=kernels)
-        for query, base in zip(some, bases, strict=True):
+    for some in _few_at_once(queries, count):
+        centres = bounds.centres_of_levels(
+            some, preview, among, kernels=kernels, names=list(some[0].levels)
+        )
+        for query, products in zip(some, centres, strict=True):
             pruning = Pruning(
                 query,
                 collection,
                 top=top,
                 rows=among,
-                base=base,
+                centres=products,
                 preview=preview,
                 kernels=kernels,
             )
@@ -177,7 +178,7 @@ def candidates(top: int) -> int:
 
 def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
     """Tell whether `fast` leaves out any of so many segments."""
-    if not queries or not bounds.is_bounded(queries[0]):
+    if not queries or not all(map(bounds.is_bounded, queries)):
         return False
     return count > max(candidates(top), FAST_FROM)
 
@@ -191,9 +192,8 @@ def reranks(
     kernels: Kernels,
 ) -> "Iterator[Rerank]":
     """Begin a fast search: for each query all segments, by what whole videos promise."""
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = queries[start : start + QUERIES_AT_ONCE]
-        first = bounds.without_patches(some, collection, among, kernels=kernels, units=("video",))
+    for some in _few_at_once(queries, len(collection) if among is None else len(among)):
+        first = _first_look(some, collection, among, preview, kernels)
         for query, promise in zip(some, first, strict=True):
             yield Rerank(query, collection, among, promise, preview, kernels)
 
@@ -239,6 +239,26 @@ class Rerank:
         return best(self.collection, self.rows, scores, top=top, query=self.query)
 
 
+def _first_look(
+    queries: Sequence[Query],
+    collection: Collection,
+    among: Array | None,
+    preview: Preview | None,
+    kernels: Kernels,
+) -> list[Array]:
+    """What whole videos say to each query, and the biases of all levels."""
+    names = bounds.names_of(queries[0], ["video"])
+    totals = [biases(query, collection, among) for query in queries]
+    if preview is None:
+        products = [bounds.largest(query, names, collection, among) for query in queries]
+    else:
+        products = bounds.centres_of_levels(queries, preview, among, kernels=kernels, names=names)
+    for query, total, found in zip(queries, totals, products, strict=True):
+        for name, largest in found.items():
+            total += bounds.counted(query, name, largest)
+    return totals
+
+
 def _finer(
     query: Query,
     collection: Collection,
@@ -246,13 +266,26 @@ def _finer(
     preview: Preview | None,
     kernels: Kernels,
 ) -> Array:
-    """What frames will add to the score of some rows, and what patches may."""
-    total = bounds.without_patches(
-        [query], collection, rows, kernels=kernels, units=("frame",), with_biases=False
-    )[0]
-    for name in bounds.patch_levels(query) if preview is not None else []:
-        assert preview is not None
-        words = bounds.words_of(query, name, preview)
-        centre = bounds.centres(words, preview, rows)
-        total += np.float32(words.share) * bounds.estimate(words, preview, rows, centre)
-    return np.asarray(total)
+    """What frames and patches may add to the score of some rows; not a bound."""
+    total = np.zeros(len(rows), np.float32)
+    if preview is None:  # patches are too many to be looked at
+        found = bounds.largest(query, bounds.names_of(query, ["frame"]), collection, rows)
+        for name, largest in found.items():
+            total += bounds.counted(query, name, largest)
+        return total
+    names = bounds.names_of(query, ["frame", "patch"])
+    (centres,) = bounds.centres_of_levels([query], preview, rows, kernels=kernels, names=names)
+    for name, centre in centres.items():
+        words = bounds.words_of(query, name, preview.summaries[bounds.unit_of(query, name)])
+        total += np.float32(words.share) * bounds.estimate(
+            words, preview.summaries[words.unit], rows, centre
+        )
+    return total
+
+
+def _few_at_once(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
+    """Queries that share a pass, so few that what they keep of it does not fill the memory."""
+    words = max(sum(text.words.shape[1] for text in query.texts.values()) for query in queries)
+    size = max(1, min(QUERIES_AT_ONCE, KEPT_ENTRIES // (rows * words)))
+    for start in range(0, len(queries), size):
+        yield queries[start : start + size]

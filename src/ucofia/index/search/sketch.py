@@ -1,10 +1,7 @@
-"""Small summaries of patches from which a search sees what it need not score.
+"""The preview of an index: the summaries of all its segments, in plain files beside it.
 
-A patch is its segment's centroid plus a difference. The difference is rotated so that the first
-coordinates hold most of what words can meet, and these are kept in eight bits; of the others only
-the length is kept, at every cut. A product with a word is then known up to the product of two
-lengths (Cauchy-Schwarz), which is a bound, not an estimate. Without a preview every search is
-still right, only slower. Derived data: it can be deleted and made again at any time.
+Without a preview every search is still right, only slower. Derived data: it can be deleted and
+made again at any time. What a summary is, and why it bounds a score, is in `summary`.
 
 A saved preview names the index and the version it was made from, and proves which rows those are:
 by their ids and the checksums of their content. One of other rows is not used.
@@ -17,55 +14,61 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int8
-from torch import Tensor
+from jaxtyping import Float
 
 from ucofia.atomic import write_atomic
+from ucofia.config import VideoUnit
 from ucofia.index.search.collection import Collection
+from ucofia.index.search.summary import (
+    UNITS,
+    Axes,
+    Summary,
+    axes_of,
+    column_of,
+    cuts_of,
+    summarise,
+)
 from ucofia.index.storage.schema import Array
 
 PREVIEW_FILE = "preview.json"
-CUTS = (32, 64, 128, 256)
-SAMPLED_SEGMENTS = 1024
 SUMMARISED_AT_ONCE = 256
-# Lengths beyond a cut are differences of squares, which lose digits: this share of the whole
-# square is added, so that rounding only makes them longer.
-SQUARE_ROUNDING = 1e-5
+Texts = Mapping[VideoUnit, Float[Array, "n d"]]  # vectors that meet a kind of unit
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The summaries of all segments of a collection, in its order."""
+    """The summaries of all segments of a collection, in its order; one for each kind of unit."""
 
-    rotation: Float[Array, "k d"]
-    centroid: Float[Array, "v d"]
-    radius: Float[Array, " v"]  # largest distance of a patch from the centroid
-    scale: Float[Array, " v"]  # of the codes
-    codes: tuple[Int8[Array, "v p c"], ...]  # coordinates between one cut and the next
-    rest: tuple[Float[Array, "v p"], ...]  # length beyond each cut
-    lost: tuple[Float[Array, " v"], ...]  # most that eight bits lost of a patch, up to each cut
+    summaries: Mapping[VideoUnit, Summary]
 
     def __len__(self) -> int:
-        return len(self.centroid)
+        return len(next(iter(self.summaries.values())))
+
+    @property
+    def axes(self) -> dict[VideoUnit, Axes]:
+        """The coordinates of every kind of unit."""
+        return {unit: summary.axes for unit, summary in self.summaries.items()}
 
     def part(self, rows: slice) -> "Preview":
-        """Some rows, without a copy."""
+        """View the summaries of some segments that follow one another; nothing is copied."""
         return Preview(
-            self.rotation,
-            self.centroid[rows],
-            self.radius[rows],
-            self.scale[rows],
-            tuple(codes[rows] for codes in self.codes),
-            tuple(length[rows] for length in self.rest),
-            tuple(most[rows] for most in self.lost),
+            {
+                unit: Summary.of(summary.axes, {n: a[rows] for n, a in summary.arrays().items()})
+                for unit, summary in self.summaries.items()
+            }
         )
+
+    @property
+    def bytes_per_segment(self) -> int:
+        """What a segment takes, on the disk and in memory when it is looked at."""
+        arrays = [a for summary in self.summaries.values() for a in summary.arrays().values()]
+        return sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays)
 
 
 @dataclass(frozen=True)
@@ -116,42 +119,22 @@ class SavedPreview:
         return np.array(found, dtype=np.int64)
 
 
-def cuts_of(width: int) -> tuple[int, ...]:
-    """Where coordinates are cut for vectors of some width."""
-    return tuple(cut for cut in CUTS if cut <= width) or (width,)
+def all_axes(collection: Collection, texts: Texts) -> dict[VideoUnit, Axes]:
+    """Find the coordinates of every kind of unit that a collection has."""
+    units = [unit for unit in UNITS if column_of(collection, unit)[0].units]
+    return {unit: axes_of(collection, unit, texts.get(unit)) for unit in units}
 
 
-def rotation_of(collection: Collection, words: Float[Array, "n d"]) -> Float[Array, "k d"]:
-    """Find the directions in which patches and words vary together most."""
-    rng = np.random.default_rng(0)
-    count = min(SAMPLED_SEGMENTS, len(collection))
-    rows = np.sort(rng.choice(len(collection), count, replace=False))
-    patches = collection.patches.take(rows).astype(np.float32)
-    delta = patches - _centroids(patches, collection.patch_mask[rows])[:, None]
-    delta = delta[collection.patch_mask[rows]]
-    spread = delta.T @ delta / max(np.trace(delta.T @ delta), 1e-9)
-    if len(words):  # not centred: what all words share is met by every query
-        both = words.T @ words
-        spread = spread + both / max(np.trace(both), 1e-9)
-    _, vectors = np.linalg.eigh(spread.astype(np.float32))
-    return np.ascontiguousarray(vectors[:, ::-1].T[: cuts_of(delta.shape[1])[-1]])
-
-
-def build(collection: Collection, rotation: Float[Array, "k d"]) -> Preview:
+def build(collection: Collection, axes: Mapping[VideoUnit, Axes]) -> Preview:
     """Summarise every segment, in memory."""
-    parts = list(_parts(collection, rotation))
+    parts = list(_parts(collection, axes))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return _preview(rotation, whole)
-
-
-def rest_length(whole: Tensor, part: Tensor) -> Tensor:
-    """The length of what is left of a vector, from its square and that of a part of it."""
-    return ((whole - part).clamp(min=0) + SQUARE_ROUNDING * whole).sqrt()
+    return _preview(axes, whole)
 
 
 def save(
     collection: Collection,
-    words: Float[Array, "n d"],
+    texts: Texts,
     folder: Path,
     *,
     index_id: str = "",
@@ -160,18 +143,18 @@ def save(
     """Write a preview beside the index; readers see the old one or this one, never a mixture.
 
     The arrays get a folder of a name that is never used again; `preview.json`, which names it, is
-    replaced last. Rows that the preview before it knew keep their summaries and its rotation.
+    replaced last. Rows that the preview before it knew keep their summaries and its axes.
     """
     old = read(folder)
-    rotation = old.preview.rotation if old else rotation_of(collection, words)
+    axes = old.preview.axes if old else all_axes(collection, texts)
     arrays = folder / secrets.token_hex(8)
     arrays.mkdir(parents=True)
     rows = RowKeys.of(collection)
     try:
-        for name, array in (("rotation", rotation), ("ids", rows.ids), ("sums", rows.checksums)):
+        for name, array in {"ids": rows.ids, "sums": rows.checksums, **_named(axes)}.items():
             with _written(arrays / f"{name}.npy") as file:
                 np.save(file, array)
-        _write(_parts(collection, rotation, old), len(collection), arrays)
+        _write(_parts(collection, axes, old), len(collection), arrays)
         about = {"index": index_id, "version": version, "rows": rows.digest()}
         write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": arrays.name}))
     except OSError:
@@ -195,12 +178,15 @@ def read(folder: Path) -> SavedPreview | None:
         # Copy on write: nothing here writes, but torch warns of arrays it may not change.
         arrays = {f.stem: np.asarray(np.load(f, mmap_mode="c")) for f in place.glob("*.npy")}
         rows = RowKeys(np.array(arrays.pop("ids")), np.array(arrays.pop("sums")))
-        rotation = np.array(arrays.pop("rotation"))
-        preview = _preview(rotation, arrays)
+        axes: dict[VideoUnit, Axes] = {
+            unit: Axes(*(np.array(arrays.pop(f"{unit}.{side}")) for side in _SIDES))
+            for unit in UNITS
+            if f"{unit}.{_SIDES[0]}" in arrays
+        }
+        preview = _preview(axes, arrays)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # also when a writer has just replaced it
-    sizes = tuple(part.shape[2] for part in preview.codes)
-    if sizes != tuple(np.diff((0, *cuts_of(rotation.shape[1])))):
+        return None  # also when a writer has just replaced it, or wrote another version's
+    if not axes or any(_sizes(preview, unit) != _cut_sizes(preview, unit) for unit in axes):
         return None  # cut elsewhere, by another version of this package
     if rows.digest() != about.get("rows") or {len(a) for a in arrays.values()} != {len(rows.ids)}:
         return None
@@ -247,14 +233,13 @@ def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
 
 def _parts(
     collection: Collection,
-    rotation: Float[Array, "k d"],
+    axes: Mapping[VideoUnit, Axes],
     known: SavedPreview | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Summarise some segments after the other; those that an older preview knew are copied."""
-    cuts = cuts_of(rotation.shape[1])
-    turned = torch.from_numpy(rotation).mT
     rows_before = known.rows_of(collection) if known else np.full(len(collection), -1)
     before = _arrays(known.preview) if known else {}
+    columns = {unit: column_of(collection, unit) for unit in axes}
     for start in range(0, len(collection), SUMMARISED_AT_ONCE):
         here = np.arange(start, min(len(collection), start + SUMMARISED_AT_ONCE))
         is_new = rows_before[here] < 0
@@ -263,56 +248,44 @@ def _parts(
         for name, array in before.items():
             part[name][~is_new] = array[old]
         if len(new):
-            block = torch.from_numpy(collection.patches.take(new))
-            mask = torch.from_numpy(collection.patch_mask[new])
-            summary = _summary(block, mask, turned, cuts)
+            made: dict[str, Array] = {}
+            for unit, (column, mask) in columns.items():
+                cuts = cuts_of(unit, axes[unit].stored.shape[1])
+                found = summarise(column, mask, new, axes[unit], cuts)
+                made |= {f"{unit}.{name}": array for name, array in found.items()}
             for name in part:
-                part[name][is_new] = summary[name]
-            part = part or summary
+                part[name][is_new] = made[name]
+            part = part or made
         yield part
 
 
-def _summary(block: Tensor, mask: Tensor, turned: Tensor, cuts: Sequence[int]) -> dict[str, Array]:
-    """Summarise some segments; each array is named after its file."""
-    patches = block.float() * mask[..., None]
-    count = mask.sum(1).clamp(min=1)[:, None]
-    # The rounded centroid is the centroid: what it loses is part of the differences.
-    centroid = (patches.sum(1) / count).half()
-    delta = (patches - centroid.float()[:, None]) * mask[..., None]
-    low = delta @ turned
-    scale = (low.abs().amax((1, 2)) / 127).clamp(min=1e-12)
-    codes = (low / scale[:, None, None]).round().clamp(-127, 127)
-    lost = low - codes * scale[:, None, None]
-    length = delta.square().sum(-1)
-    found = {
-        "centroid": centroid,
-        "radius": length.sqrt().amax(1) * (1 + SQUARE_ROUNDING),
-        "scale": scale,
-    }
-    for at, (begin, cut) in enumerate(itertools.pairwise((0, *cuts))):
-        found[f"codes{at}"] = codes[..., begin:cut].to(torch.int8)
-        found[f"rest{at}"] = rest_length(length, low[..., :cut].square().sum(-1))
-        missing = lost[..., :cut].square().sum(-1).sqrt().amax(1)
-        found[f"lost{at}"] = missing * (1 + SQUARE_ROUNDING)
-    return {name: tensor.numpy() for name, tensor in found.items()}
+def _preview(axes: Mapping[VideoUnit, Axes], arrays: Mapping[str, Array]) -> Preview:
+    def own(unit: str) -> dict[str, Array]:
+        return {n.split(".")[1]: a for n, a in arrays.items() if n.startswith(f"{unit}.")}
 
-
-def _preview(rotation: Float[Array, "k d"], arrays: Mapping[str, Array]) -> Preview:
-    def cut(name: str) -> tuple[Array, ...]:
-        return tuple(arrays[f"{name}{at}"] for at in range(len(cuts_of(rotation.shape[1]))))
-
-    plain = {name: arrays[name] for name in ("centroid", "radius", "scale")}
-    return Preview(rotation, **plain, codes=cut("codes"), rest=cut("rest"), lost=cut("lost"))
+    return Preview({unit: Summary.of(axes[unit], own(unit)) for unit in axes})
 
 
 def _arrays(preview: Preview) -> dict[str, Array]:
     """The arrays of a preview, named after their files."""
-    found = {name: getattr(preview, name) for name in ("centroid", "radius", "scale")}
-    for name in ("codes", "rest", "lost"):
-        found |= {f"{name}{at}": array for at, array in enumerate(getattr(preview, name))}
-    return found
+    return {
+        f"{unit}.{name}": array
+        for unit, summary in preview.summaries.items()
+        for name, array in summary.arrays().items()
+    }
 
 
-def _centroids(patches: Array, mask: Array) -> Array:
-    count = np.maximum(mask.sum(1, keepdims=True), 1)
-    return np.asarray((patches * mask[..., None]).sum(1) / count)
+_SIDES = ("stored", "text")
+
+
+def _named(axes: Mapping[VideoUnit, Axes]) -> dict[str, Array]:
+    return {f"{unit}.{side}": getattr(axes[unit], side) for unit in axes for side in _SIDES}
+
+
+def _sizes(preview: Preview, unit: VideoUnit) -> list[int]:
+    return [part.shape[2] for part in preview.summaries[unit].codes]
+
+
+def _cut_sizes(preview: Preview, unit: VideoUnit) -> list[int]:
+    cuts = cuts_of(unit, preview.summaries[unit].axes.stored.shape[1])
+    return [cut - begin for begin, cut in itertools.pairwise((0, *cuts))]
