@@ -2,13 +2,14 @@
 
 import json
 import os
+from collections import deque
 from functools import partial
 from pathlib import Path
 
 import pytest
 from brief_setup import BriefSetup
 
-from ucofia.errors import SettingError
+from ucofia.errors import ClusterError, SettingError
 from ucofia.research.ablate.job import Job
 from ucofia.research.ablate.shapes_setup import Size
 
@@ -45,6 +46,32 @@ def same_results(one: Job, other: Job, *names: str) -> None:
         ours, theirs = (json.loads(j.file(name, 0).read_text()) for j in (one, other))
         for part in ("test", "kinds", "retrieved", "recipe", "parameters", "ranks"):
             assert ours[part] == theirs[part], (name, part)
+
+
+class Broken:
+    """An actor that cannot begin."""
+
+    def __init__(self) -> None:
+        raise ImportError("no module of that name here")
+
+    def ready(self) -> bool:
+        return True
+
+
+@pytest.mark.slow
+def test_actors_that_cannot_begin_are_an_error_and_not_a_wait(
+    ray_local: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    from ucofia.cluster import connect
+
+    monkeypatch.setattr(connect, "SPARE_ACTORS", 1)
+    make = ray.remote(num_cpus=1)(Broken).remote
+    with pytest.raises(ClusterError, match=r"before they begin: .*no module of that name"):
+        connect.started(make, 1, first=300.0, more=300.0)
+    with pytest.raises(ClusterError, match="installed on every machine"):
+        list(connect.Pool(make, 1).run(deque([1])))
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ T = TypeVar("T")
 AUTO, LOCAL = "auto", "local"
 PLACED_SECONDS = 60.0  # without any actor, after which something is said
 _POLL_SECONDS = 1.0
+SPARE_ACTORS = 5  # that may die before they begin, besides as many as are wanted
 
 
 def ray() -> Any:
@@ -85,6 +86,7 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
     library = ray()
     running: list[Any] = []
     waiting: dict[Any, Any] = {}
+    stillborn = _Stillborn(count)
     for _ in range(count):
         actor = make()
         waiting[actor.ready.remote()] = actor
@@ -97,7 +99,8 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
         try:
             library.get(done[0])
             running.append(actor)
-        except deaths():  # it may have been put on a machine that is just going
+        except deaths() as error:
+            stillborn.count(error)
             actor = make()
             waiting[actor.ready.remote()] = actor
     for actor in waiting.values():
@@ -115,6 +118,24 @@ def deaths() -> tuple[type[BaseException], ...]:
         kinds.OutOfMemoryError,
         kinds.ObjectLostError,
     )
+
+
+class _Stillborn:
+    """Actors that died before they began: some may, as machines go, but not all of them."""
+
+    def __init__(self, actors: int) -> None:
+        self._left = actors + SPARE_ACTORS
+
+    def count(self, error: BaseException) -> None:
+        """Wait for the machine to be known as gone; raise after too many."""
+        logger.info("an actor died before it began: %s", error)
+        self._left -= 1
+        if self._left < 0:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            problem = f"actors die before they begin: {lines[-1] if lines else error!r}"
+            advice = "is this package, of the same version, installed on every machine?"
+            raise ClusterError("the cluster", problem, advice)
+        time.sleep(_POLL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -136,6 +157,7 @@ class Pool(Generic[T]):
         self._busy: dict[Any, tuple[Any, T]] = {}  # answer to `run` -> actor and item
         self._idle: list[Any] = []
         self._placed_at = time.monotonic()
+        self._count, self._stillborn = count, _Stillborn(count)
         for _ in range(count):
             self._add()
 
@@ -179,10 +201,10 @@ class Pool(Generic[T]):
         try:
             ray().get(answer)
         except deaths() as error:
-            logger.info("an actor died before it began: %s", error)
-            time.sleep(_POLL_SECONDS)  # it may have been put on a machine that is just going
+            self._stillborn.count(error)
             self._add()
             return
+        self._stillborn = _Stillborn(self._count)
         self._idle.append(actor)
 
     def _finish(self, answer: Any) -> tuple[T, Any]:
