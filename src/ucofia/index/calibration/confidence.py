@@ -30,7 +30,7 @@ from ucofia.index.storage.schema import Array
 
 Kind = Literal["words", "sentence"]
 # Log-odds of a match = intercept + slope * -log(p-value).
-ODDS: dict[Kind, tuple[float, float]] = {"words": (-1.9, 1.1), "sentence": (-3.0, 1.0)}
+ODDS: dict[Kind, tuple[float, float]] = {"words": (-1.9, 1.1), "sentence": (-2.7, 1.1)}
 MOST_WORDS = 2  # besides articles; a longer query is a sentence
 ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
