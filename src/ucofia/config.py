@@ -9,8 +9,9 @@ from ucofia.errors import SettingError, UnknownNameError
 
 TextUnit = Literal["sentence", "word"]
 VideoUnit = Literal["video", "frame", "patch"]
-Aggregation = Literal["mean", "softmax", "maxsim", "isa", "x-clip", "ts2-net"]
-Selector = Literal["paper", "authors", "ts2-net", "nearest"]
+Aggregation = Literal["mean", "softmax", "maxsim", "wti", "isa", "x-clip", "ts2-net", "x-pool"]
+Selector = Literal["paper", "authors", "ts2-net", "nearest", "contextual"]
+Loss = Literal["contrastive", "dual-softmax", "sigmoid"]
 Direction = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 
 
@@ -27,6 +28,20 @@ class LevelConfig:
     video_map: bool = False
     scaled: bool = True  # times the learned logit scale
     weight: float = 1.0  # in the average of the levels
+    bias: float | None = None  # where a learned constant of a sigmoid loss starts
+
+    def __post_init__(self) -> None:
+        """Check what no type can say."""
+        pairs = self.text == "word" and self.video != "video"
+        if self.aggregation == "wti" and not (pairs and self.direction == "both"):
+            rule = "weighted token-wise interaction is of words with frames or patches, both ways"
+            raise SettingError("aggregation", self.aggregation, rule)
+        if self.aggregation == "x-pool" and (self.text, self.video) != ("sentence", "frame"):
+            rule = "in X-Pool the sentence pools frames"
+            raise SettingError("aggregation", self.aggregation, rule)
+        if self.aggregation in ("wti", "x-pool") and (self.text_map or self.video_map):
+            rule = "it takes vectors as they are, without maps"
+            raise SettingError("aggregation", self.aggregation, rule)
 
 
 # Matrices of the aggregation grow with their square; more is a damaged file, not a model.
@@ -67,6 +82,8 @@ class ModelConfig:
                 raise SettingError(setting, getattr(self, setting), rule)
         if self.uses_patches and self.selector is None:
             raise SettingError("selector", None, "a model that looks at patches must choose them")
+        if self.selector == "contextual" and self.temporal_over != "frames":
+            raise SettingError("selector", self.selector, "the temporal encoder must see frames")
         per_frame = self.tokens_per_frame if self.temporal_over == "patches" else 1
         if self.temporal_layers and self.frames * per_frame > self.temporal_positions:
             most = self.temporal_positions // per_frame
@@ -80,8 +97,8 @@ class ModelConfig:
 
     @property
     def tokens_per_frame(self) -> int:
-        """The frame token and its selected patches."""
-        return 1 + self.selected_patches
+        """The frame token and its selected patches, or the frame in its context alone."""
+        return 1 if self.selector == "contextual" else 1 + self.selected_patches
 
     def units(self, level: LevelConfig) -> int:
         """How many entries a level's video side has when no frame is missing."""
@@ -106,6 +123,7 @@ class TrainConfig:
     warmup: float = 0.1  # share of all steps
     frozen_stem: bool = True  # embeddings, first convolution and first norm stay as they are
     frozen: tuple[str, ...] = ()  # parts that stay as they are, such as "backbone.vision"
+    loss: Loss = "contrastive"
     lora: int | None = None  # rank of the matrices that are trained instead of the towers
     part_rates: tuple[tuple[str, float], ...] = ()  # (part, learning rate), the first that fits
 

@@ -1,6 +1,6 @@
 """UCoFiA and its peers: one network from pixels and words to a score per level.
 
-This is the only file that owns learned aggregation weights; it hands them to the pure functions of
+Learned aggregation weights are in its `LevelHead`s; it hands them to the pure functions of
 `similarity` as arguments. Training, evaluation and search all call `Model.score`.
 """
 
@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ucofia.config import LevelConfig, ModelConfig, to_dict
+from ucofia.config import ModelConfig, to_dict
 from ucofia.encode.backbone import Backbone, SigmoidBackbone
 from ucofia.encode.lora import Adapter
 from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
+from ucofia.level_head import LevelHead
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.aggregate import Aggregator, Mixes
 from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch, VideoFeatures
@@ -27,27 +28,6 @@ from ucofia.video.pixels import normalise
 TOKEN_AXES = 4  # of frames that arrive as tokens; crops have five, features three
 INFERENCE_NOISE_KEY = 0
 TEXTS_AT_ONCE = 64
-
-
-class LevelHead(nn.Module):
-    """What one level learns: maps of its two sides and the matrices of its aggregation."""
-
-    def __init__(self, level: LevelConfig, *, width: int, words: int, units: int) -> None:
-        super().__init__()
-        self.text_map = _identity(width) if level.text_map else None
-        self.video_map = _identity(width) if level.video_map else None
-        has_words, has_units = level.text == "word", level.video != "video"
-        pairs = has_words and has_units  # a matrix of similarities, not a vector
-        units_first = has_units and not (pairs and level.direction in ("word-then-patch", "flat"))
-        words_first = has_words and not (pairs and level.direction in ("patch-then-word", "flat"))
-        mixing = level.aggregation in ("isa", "x-clip")
-        self.units = _identity(units) if mixing and units_first else None
-        self.words = _identity(words) if mixing and words_first else None
-        self.units_after = _identity(units) if mixing and words_first and pairs else None
-        self.words_after = _identity(words) if mixing and units_first and pairs else None
-        self.flat: nn.Parameter | None = None
-        if mixing and pairs and level.direction == "flat":
-            self.flat = nn.Parameter(torch.eye(words * units).view(words, units, words, units))
 
 
 class Model(nn.Module):
@@ -65,7 +45,7 @@ class Model(nn.Module):
         if config.temporal_layers:
             self.temporal = self._new_temporal(backbone)
         self.selector: PatchSelector | None = None
-        if config.uses_patches and config.selector not in (None, "nearest"):
+        if config.uses_patches and config.selector not in (None, "nearest", "contextual"):
             self.selector = PatchSelector(width=width, kind=config.selector)
         self.heads = nn.ModuleDict(
             {
@@ -91,7 +71,11 @@ class Model(nn.Module):
 
         But for rounding: an index may hold frames that different devices encoded.
         """
-        digest = hashlib.sha256(json.dumps(to_dict(self.config), sort_keys=True).encode())
+        settings = to_dict(self.config)
+        for level in settings["levels"]:
+            if level["bias"] is None:  # a setting that came later: older fingerprints stay
+                del level["bias"]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(json.dumps(self.backbone.describe(), sort_keys=True).encode())
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
@@ -205,9 +189,12 @@ class Model(nn.Module):
         tokens = self.frame_tokens(batch.pixels, voting)
         frames = tokens[:, :, 0]
         patches = tokens[:, :0, 0]
-        video = mean_of_frames(self._contextual(frames, mask), mask)
+        contextual = self._contextual(frames, mask)
+        video = mean_of_frames(contextual, mask)
         score = None
-        if config.uses_patches:
+        if config.selector == "contextual":
+            patches = contextual
+        elif config.uses_patches:
             score = self.saliency(tokens, video=video, mask=voting)
             patches = keep_patches(
                 tokens,
@@ -261,6 +248,25 @@ class Model(nn.Module):
             total = total + self.backbone.logit_bias
         return total
 
+    def level_logits(self, text: TextFeatures, video: VideoFeatures) -> list[Tensor]:
+        """Return the scores of each level as a sigmoid loss wants them, with their biases.
+
+        Raises:
+            SettingError: A level has no bias of its own, and the backbone none either.
+        """
+        found = []
+        for name, scores in self.score(text, video).scores.items():
+            head = self.heads[name]
+            assert isinstance(head, LevelHead)
+            bias: Tensor | None = head.bias
+            if bias is None and isinstance(self.backbone, SigmoidBackbone):
+                bias = self.backbone.logit_bias
+            if bias is None:
+                rule = f"level {name!r} has no bias; give it one (bias = -10.0) in the preset"
+                raise SettingError("loss", "sigmoid", rule)
+            found.append(scores + bias)
+        return found
+
     def levels(self) -> dict[str, similarity.Level]:
         """Return what turns features into scores, as plain values for pure functions."""
         scale = self.logit_scale.exp()
@@ -280,6 +286,9 @@ class Model(nn.Module):
                 text_map=head.text_map,
                 video_map=head.video_map,
                 scale=scale if level.scaled else None,
+                word_gate=None if head.word_gate is None else head.word_gate.gate(),
+                unit_gate=None if head.unit_gate is None else head.unit_gate.gate(),
+                pooler=None if head.pool is None else head.pool.pooler(),
             )
         return found
 
@@ -347,7 +356,3 @@ class Model(nn.Module):
         if pixels.dtype != torch.uint8 or spec is None:
             return pixels.to(self.logit_scale.dtype)
         return normalise(pixels, spec)
-
-
-def _identity(size: int) -> nn.Parameter:
-    return nn.Parameter(torch.eye(size))

@@ -58,6 +58,26 @@ TS2_NET = replace(
     temporal_over="patches",
     selector="ts2-net",
 )
+# DRL: words meet frames in their context, both take their best, and count by what they are.
+DRL = replace(
+    CLIP4CLIP_SEQ,
+    levels=(LevelConfig(name="context-word", text="word", video="patch", aggregation="wti"),),
+    selector="contextual",
+)
+# Video-ColBERT: for each word the best frame, alone and in its context; words count equally.
+_MEAN_OF_MAXIMA = LevelConfig(
+    name="frame-word",
+    text="word",
+    video="frame",
+    aggregation="maxsim",
+    direction="patch-then-word",
+    bias=-10.0,  # as SigLIP's: nearly all pairs do not belong together
+)
+VIDEO_COLBERT = replace(
+    DRL, levels=(_MEAN_OF_MAXIMA, replace(_MEAN_OF_MAXIMA, name="context-word", video="patch"))
+)
+# X-Pool: the sentence pools frames by attention; nothing of that can be stored or bounded.
+X_POOL = replace(CLIP_STRAIGHT, levels=(replace(FRAME, aggregation="x-pool"),))
 # A UCoFiA that nobody has trained: what would be noise before training is left out (temporal
 # blocks copied from text, token shift, a random selector), the maps start at the identity, and
 # patches weigh little, since CLIP never trained its patch tokens to match words.
@@ -128,6 +148,18 @@ PRESETS = {
     "clip4clip-seq": Preset(CLIP4CLIP_SEQ, _CLIPS, "CLIP4Clip, sequential transformer"),
     "x-clip": Preset(X_CLIP, _CLIPS, "X-CLIP's four grains and its attention over similarities"),
     "ts2-net": Preset(TS2_NET, _CLIPS, "TS2-Net: shift, selection, weighted frames"),
+    "camoe": Preset(
+        CLIP4CLIP_SEQ,
+        replace(_CLIPS, loss="dual-softmax"),
+        "CAMoE's dual softmax loss on clip4clip-seq, without its experts",
+    ),
+    "drl": Preset(DRL, _CLIPS, "DRL: weighted token-wise interaction, without its decorrelation"),
+    "video-colbert": Preset(
+        VIDEO_COLBERT,
+        replace(_CLIPS, loss="sigmoid"),
+        "Video-ColBERT: mean of maxima over frames alone and in context, a sigmoid loss for each",
+    ),
+    "x-pool": Preset(X_POOL, _CLIPS, "X-Pool: the sentence pools frames; search scores all"),
     "shapes": Preset(
         UCOFIA, _CLIPS, "first steps: small towers from nothing on data made here", "tiny"
     ),

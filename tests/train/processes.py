@@ -23,15 +23,23 @@ from test_loop import run
 from test_step import gradients, some_pairs
 from tiny_training import tiny_benchmark, tiny_model
 
+from ucofia.config import Loss
 from ucofia.datasets.types import VideoItem
 from ucofia.encode import lora
 from ucofia.errors import NoFramesError, UCoFiAError
 from ucofia.model import Model
+from ucofia.presets import PRESETS
 from ucofia.train.distributed import World
 from ucofia.train.settings import TrainData
 from ucofia.train.step import Encoder, Pairs, step_gradients
 
-CASES = (("ucofia", None, 2), ("ucofia-authors", 1, 2), ("x-clip", None, 3), ("lora", 1, 2))
+CASES = (
+    ("ucofia", None, 2),
+    ("ucofia-authors", 1, 2),
+    ("x-clip", None, 3),
+    ("lora", 1, 2),
+    ("video-colbert", 1, 2),
+)
 
 
 def model_of(case: str) -> Model:
@@ -47,6 +55,10 @@ def model_of(case: str) -> Model:
     return model
 
 
+def loss_of(case: str) -> Loss:
+    return PRESETS[case].train.loss if case in PRESETS else "contrastive"
+
+
 def take_a_step(preset: str, chunk: int | None, world: World, *, out: Path) -> None:
     model = model_of(preset)
     pairs = some_pairs(model, 6)
@@ -55,7 +67,8 @@ def take_a_step(preset: str, chunk: int | None, world: World, *, out: Path) -> N
     # Tokenised by itself, a share may be padded to another length than the whole batch.
     texts = model.tokenize([f"text {'a ' * (row % 4)}{row}" for row in range(6)][rows])
     mine = Pairs(texts, pairs.videos[rows], pairs.samples[rows])
-    loss = step_gradients(Encoder(model, 3, 7), mine, world=world, chunk=chunk)
+    kind = loss_of(preset)
+    loss = step_gradients(Encoder(model, 3, 7), mine, world=world, chunk=chunk, loss=kind)
     assert world.any(world.rank == 1, torch.device("cpu"))
     assert not world.any(False, torch.device("cpu"))
     world.wait()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import CASES, model_of
+from processes import CASES, loss_of, model_of
 from safetensors.torch import load_file
 from test_loop import assert_identical, last_weights, run
 from test_step import gradients, some_pairs
@@ -29,7 +29,8 @@ def test_processes_with_shares_have_the_gradients_of_one_with_the_whole_batch(
     preset: str, chunk: int | None, ranks: int, folder: Path
 ) -> None:
     model = model_of(preset)
-    loss = step_gradients(Encoder(model, 3, 7), some_pairs(model, 6), world=World())
+    pairs = some_pairs(model, 6)
+    loss = step_gradients(Encoder(model, 3, 7), pairs, world=World(), loss=loss_of(preset))
     expected = {name: grad for name, grad in gradients(model).items() if grad is not None}
     found = load_file(folder / f"{preset}.safetensors")
     torch.testing.assert_close(found.pop("loss"), loss)

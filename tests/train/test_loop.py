@@ -344,7 +344,7 @@ def test_tensorboard_has_its_numbers_also_when_the_training_is_stopped(tmp_path:
     with pytest.raises(TrainingStoppedError):
         run(
             tmp_path,
-            settings=replace(SETTINGS, tensorboard=True),
+            settings=replace(SETTINGS, track=("tensorboard",)),
             stop=lambda: next(answers),
         )
     (written,) = (tmp_path / "tensorboard").iterdir()

@@ -180,3 +180,15 @@ def test_an_empty_split_is_told_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="split is 'test', but it has no texts"):
         run(tmp_path, data=TrainData(empty, frames))
     assert not (tmp_path / "run.json").exists()
+
+
+def test_a_run_of_an_older_version_goes_on_though_settings_came_since(
+    whole: Path, stopped: Path
+) -> None:
+    settings = json.loads((stopped / "run.json").read_text())
+    del settings["train"]["loss"], settings["train"]["lora"]
+    for level in settings["model"]["levels"]:
+        del level["bias"]
+    (stopped / "run.json").write_text(json.dumps(settings))
+    run(stopped)
+    assert_identical(stopped, whole)

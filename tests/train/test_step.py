@@ -54,7 +54,16 @@ def assert_same(found: dict[str, Tensor | None], expected: dict[str, Tensor | No
             torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
-PEERS = ["ucofia", "ucofia-authors", "x-clip", "ts2-net", "clip4clip-seq", "clip-straight"]
+PEERS = [
+    "ucofia",
+    "ucofia-authors",
+    "x-clip",
+    "ts2-net",
+    "clip4clip-seq",
+    "clip-straight",
+    "drl",
+    "x-pool",
+]
 
 
 @pytest.mark.parametrize("preset", PEERS)

@@ -58,6 +58,10 @@ RateOption = Annotated[
     list[str] | None,
     typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
 ]
+LossOption = Annotated[
+    Literal["contrastive", "dual-softmax", "sigmoid"] | None,
+    typer.Option(help="What is minimised. Default: the preset's."),
+]
 LoraOption = Annotated[
     int | None,
     typer.Option(
@@ -78,7 +82,11 @@ RecomputeOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Decides everything random.")]
 PrecisionOption = Annotated[Precision, typer.Option(help="Numbers in the towers.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
-BoardOption = Annotated[bool, typer.Option(help="Also write for TensorBoard.")]
+BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.")]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Also tell tensorboard, trackio or wandb; may be repeated."),
+]
 
 
 @app.command()
@@ -96,6 +104,7 @@ def train(
     head_rate: HeadOption = None,
     freeze: FreezeOption = None,
     rate: RateOption = None,
+    loss: LossOption = None,
     lora: LoraOption = None,
     merge: MergeOption = False,
     chunk: ChunkOption = None,
@@ -106,6 +115,7 @@ def train(
     workers: WorkersOption = 0,
     save_steps: SaveOption = 500,
     tensorboard: BoardOption = False,
+    track: TrackOption = None,
     json: JsonOption = False,
 ) -> int:
     """Train a preset on a data set; run again, it goes on where it was.
@@ -134,6 +144,7 @@ def train(
         "head_rate": head_rate,
         "frozen": tuple(freeze) if freeze else None,
         "part_rates": _part_rates(rate) if rate else None,
+        "loss": loss,
         "lora": lora,
     }
     settings = TrainSettings(
@@ -148,7 +159,7 @@ def train(
         recompute=recompute,
         workers=workers,
         save_steps=save_steps,
-        tensorboard=tensorboard,
+        track=(*(["tensorboard"] if tensorboard else []), *(track or [])),
     )
     world, here = distributed.join(device)
     try:

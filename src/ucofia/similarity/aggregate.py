@@ -4,6 +4,8 @@ A mean trusts every frame equally; a maximum trusts one. Interactive similarity 
 learns how the entries of a similarity vector vote together: a softmax weighs them, a square matrix
 lets them influence one another, a second softmax makes the weights sum to one again. MaxSim is
 late interaction as in ColBERT: each word takes its best patch (or frame), words count equally.
+WTI (weighted token-wise interaction, DRL) lets words, and frames or patches, count by what they
+are: weights come from their vectors, as `Gates`.
 
 Everything here is a pure function of similarities; what the entries are (frames, patches, words)
 and who learns the matrices is decided elsewhere.
@@ -19,7 +21,9 @@ from ucofia.config import Aggregation, LevelConfig
 
 # Weights that are not negative and sum to one: a score is at most the largest similarity, and a
 # search may prune by that. Whatever is not named here is scored for every segment.
-CONVEX: frozenset[Aggregation] = frozenset({"mean", "softmax", "maxsim", "isa", "ts2-net"})
+CONVEX: frozenset[Aggregation] = frozenset(
+    {"mean", "softmax", "maxsim", "wti", "isa", "ts2-net"}
+)
 TS2_NET_SHARPNESS = 4.0  # TS2-Net multiplies normalised similarities by this before its softmax
 
 
@@ -38,6 +42,14 @@ class Mixes:
     flat: Float[Tensor, "w u w u"] | None = None
 
 
+@dataclass(frozen=True)
+class Gates:
+    """How much words and units count, before a softmax; only WTI has them."""
+
+    words: Float[Tensor, "t w"]
+    units: Float[Tensor, "v u"]
+
+
 def weights(
     sim: Float[Tensor, "*shape"],
     *,
@@ -49,10 +61,10 @@ def weights(
 ) -> Float[Tensor, "*shape"]:
     """Weigh the entries along `dim` (-1 or -2); `mask` broadcasts to `sim`.
 
-    Padding weighs zero. All kinds but X-CLIP's give weights that sum to one. MaxSim's are those of
-    its first axis: one for the best entry, the first of equals.
+    Padding weighs zero. All kinds but X-CLIP's give weights that sum to one. MaxSim's and WTI's
+    are those of their first axis: one for the best entry, the first of equals.
     """
-    if aggregation == "maxsim":
+    if aggregation in ("maxsim", "wti"):
         best = _hidden(sim, mask).argmax(dim, keepdim=True)
         return torch.zeros_like(sim).scatter_(dim, best, 1.0)
     if aggregation == "mean":
@@ -119,9 +131,10 @@ class Aggregator:
         *,
         word_mask: Bool[Tensor, "t w"],
         unit_mask: Bool[Tensor, "v u"],
+        gates: Gates | None = None,
     ) -> Float[Tensor, "t v"]:
         """Reduce words and units to one score per text and video."""
-        scores = [score for score, _, _ in self._paths(sim, word_mask, unit_mask)]
+        scores = [score for score, _, _ in self._paths(sim, word_mask, unit_mask, gates)]
         return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2
 
     def attribution(
@@ -130,13 +143,14 @@ class Aggregator:
         *,
         word_mask: Bool[Tensor, "t w"],
         unit_mask: Bool[Tensor, "v u"],
+        gates: Gates | None = None,
     ) -> Float[Tensor, "t w v u"]:
         """Return how much each similarity weighed; weights times similarities sum to the score."""
-        paths = self._paths(sim, word_mask, unit_mask)
+        paths = self._paths(sim, word_mask, unit_mask, gates)
         return torch.stack([first * after for _, first, after in paths]).mean(0)
 
     def _paths(
-        self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor
+        self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor, gates: Gates | None
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return (score, weights of the first axis, weights of the second) for each direction.
 
@@ -161,14 +175,24 @@ class Aggregator:
             sim_twv, first = self._reduce(sim, unit_mask, self.mixes.units)
             sim_tvw = sim_twv.transpose(1, 2)
             score, after = self._reduce(
-                sim_tvw, word_mask[:, None], self.mixes.words_after, is_second=True
+                sim_tvw,
+                word_mask[:, None],
+                self.mixes.words_after,
+                is_second=True,
+                gate=None if gates is None else gates.words[:, None],
             )
             paths.append((score, first, after.transpose(1, 2)[..., None]))
         if self.level.direction != "patch-then-word":
             # Words are mixed on a flattened view: one matrix product instead of one per video.
             sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)
             sim_tvu = sim_tn.view(len(sim), *sim.shape[2:])
-            score, after = self._reduce(sim_tvu, unit_mask, self.mixes.units_after, is_second=True)
+            score, after = self._reduce(
+                sim_tvu,
+                unit_mask,
+                self.mixes.units_after,
+                is_second=True,
+                gate=None if gates is None else gates.units,
+            )
             paths.append((score, first.view_as(sim), after[:, None]))
         return paths
 
@@ -191,8 +215,13 @@ class Aggregator:
         *,
         dim: int = -1,
         is_second: bool = False,
+        gate: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         kind = self.level.aggregation
+        if kind == "wti" and is_second:
+            assert gate is not None  # the model makes one for every level that weighs tokens
+            weight = _softmax(gate.to(sim.dtype), mask, dim).expand_as(sim)
+            return (weight * sim).sum(dim), weight
         weight = weights(
             sim,
             mask=mask,

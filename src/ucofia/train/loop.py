@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ucofia.config import to_dict
 from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches
-from ucofia.encode import lora
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
@@ -42,8 +40,9 @@ from ucofia.train.distributed import World, share_weights
 from ucofia.train.report import write_report
 from ucofia.train.run import RESULT, RunFolder
 from ucofia.train.settings import TrainData, TrainSettings, described
+from ucofia.train.start import adapt
 from ucofia.train.step import Encoder, Pairs, step_gradients
-from ucofia.train.tensorboard import Board
+from ucofia.train.trackers import Tracker, open_trackers
 from ucofia.train.validate import evaluate_split
 from ucofia.types import Progress, TextBatch
 
@@ -57,6 +56,7 @@ def train(
     world: World | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
+    trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Train, or go on training, and return the result; a run that has ended returns its own.
 
@@ -69,6 +69,7 @@ def train(
         progress: Told about every step, and about validations.
         stop: Asked between steps and between the batches of a validation or test; when it says
             yes, the run is saved and ends with `TrainingStoppedError`.
+        trackers: Told every number that the log gets, beside those that `settings.track` names.
 
     Returns:
         What `result.json` holds: the test of the best model, what chose it, and settings.
@@ -98,19 +99,23 @@ def train(
         if (known := folder.result()) is not None:
             return known
         if settings.recipe.lora:
-            _adapt(model, settings)
+            adapt(model, settings.recipe, seed=settings.seed)
         optim.freeze(model, settings.recipe)
         if settings.recompute:
             recompute_blocks(model)
         share_weights(model, world)
-        run = _Run(model, data, folder, settings, world, progress, stop)
+        told = list(trackers)
+        if world.is_first:
+            told += open_trackers(settings.track, out, described(model, data, settings))
+        run = _Run(model, data, folder, settings, world, progress, stop, told)
         try:
             run.resume()
             while run.validated < settings.recipe.epochs:
                 run.epoch(run.validated)
             return run.finish()
         finally:
-            run.board.close()
+            for tracker in told:
+                tracker.close()
 
 
 @dataclass
@@ -122,6 +127,7 @@ class _Run:
     world: World
     progress: Progress | None
     stop: Callable[[], bool]
+    trackers: Sequence[Tracker]
     step: int = 0  # updates done
     validated: int = 0  # epochs that were trained and validated
     best: dict[str, Any] | None = None
@@ -131,7 +137,6 @@ class _Run:
     has_warned: bool = False
     optimizer: Optimizer = field(init=False)
     scaler: GradScaler = field(init=False)
-    board: Board = field(init=False)
 
     def __post_init__(self) -> None:
         self.recipe = self.settings.recipe
@@ -140,8 +145,6 @@ class _Run:
         self.optimizer = optim.optimiser(self.model, self.recipe)
         half = self.settings.precision == "float16"
         self.scaler = GradScaler(self.model.device.type, enabled=half)
-        wanted = self.settings.tensorboard and self.world.is_first
-        self.board = Board(self.folder.path if wanted else None)
 
     def resume(self) -> None:
         """Go back to the last checkpoint, if there is one."""
@@ -214,6 +217,7 @@ class _Run:
                 Pairs(texts, batch.videos.to(device), samples),
                 world=self.world,
                 chunk=self.settings.chunk,
+                loss=self.recipe.loss,
                 loss_scale=scale,
             ).item()
         except NotFiniteError as error:
@@ -252,7 +256,7 @@ class _Run:
         speed, rate = self.recipe.batch / seconds, factor * self.recipe.head_rate
         line = {"loss": loss, "norm": norm, "rate": rate, "pairs_per_second": round(speed, 1)}
         self.folder.log({"kind": "step", "step": self.step, "epoch": epoch, **line})
-        self.board.add(self.step, line)
+        self._track(line)
         if self.progress:
             what = f"epoch {epoch + 1}/{self.recipe.epochs} loss {loss:.3f} rate {rate:.1e}"
             self.progress(f"{what} {speed:.0f} pairs/s", self.step, self.steps)
@@ -270,7 +274,11 @@ class _Run:
         if self.world.is_first:
             self.folder.log({"kind": "validation", **chosen})
             flat = {f"{way} {name}": v for way in found for name, v in found[way].items()}
-            self.board.add(self.step, flat)
+            self._track(flat)
+
+    def _track(self, values: Mapping[str, float]) -> None:
+        for tracker in self.trackers:
+            tracker.add(self.step, values)
 
     def _evaluate(self, name: str) -> dict[str, dict[str, float]]:
         return evaluate_split(
@@ -336,19 +344,6 @@ class _Run:
 
     def _not_finite(self, what: str) -> LossNotFiniteError:
         return LossNotFiniteError(self.folder.path, what, self.step, self.folder.saved_step)
-
-
-def _adapt(model: Model, settings: TrainSettings) -> None:
-    """Train low-rank matrices instead of the towers."""
-    assert settings.recipe.lora is not None and isinstance(model.backbone, nn.Module)
-    model.adapter = lora.inject(
-        model.backbone,
-        rank=settings.recipe.lora,
-        frozen=[part.removeprefix("backbone.") for part in settings.recipe.frozen],
-        seed=settings.seed,
-        base=model.source,
-    )
-    model.to(model.device)
 
 
 def _goodness(found: Mapping[str, Any]) -> tuple[float, float]:

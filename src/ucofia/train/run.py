@@ -284,6 +284,9 @@ def _differences(known: Any, given: Any, name: str = "") -> Iterator[str]:
         for key in sorted(known.keys() | given.keys()):
             inner = f"{name}.{key}" if name else key
             yield from _differences(known.get(key), given.get(key), inner)
+    elif isinstance(known, list) and isinstance(given, list) and len(known) == len(given):
+        for at, pair in enumerate(zip(known, given, strict=True)):
+            yield from _differences(*pair, f"{name}[{at}]")
     elif known != given and not (known in _UNSAID and given in _UNSAID):
         yield f"{name} was {known!r} and is now {given!r}"
 

@@ -26,7 +26,7 @@ class TrainSettings:
     workers: int = 0  # processes that load batches
     save_steps: int = 500  # between two checkpoints; each epoch ends with one as well
     score_batch: int = 64  # videos at a time when validating
-    tensorboard: bool = False
+    track: tuple[str, ...] = ()  # names of `trackers`
 
     def carried_out(self) -> dict[str, Any]:
         """Everything but the recipe and the names, as JSON values."""
@@ -45,6 +45,9 @@ class TrainData:
 
 def described(model: Model, data: TrainData, settings: TrainSettings) -> dict[str, Any]:
     """Everything that changes the weights; how fast or in which pieces they come is not in it."""
+    recipe = asdict(settings.recipe)
+    if recipe["loss"] == "contrastive":  # the only one that older runs had, without saying so
+        recipe["loss"] = None
     splits = {split.name: [len(split.texts), len(split.videos)] for split in data.benchmark.splits}
     return {
         "preset": settings.preset,
@@ -53,7 +56,7 @@ def described(model: Model, data: TrainData, settings: TrainSettings) -> dict[st
         "texts and videos": splits,
         "seed": settings.seed,
         "precision": settings.precision,
-        "train": asdict(settings.recipe),
+        "train": recipe,
         "model": to_dict(model.config),
         "tower": _without(model.backbone.describe(), "transformers_version"),
     }

@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ucofia import checkpoint
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets.feature_files import FeatureFrames
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.token_cache import TokenFrames
+from ucofia.encode import lora
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
@@ -49,6 +51,19 @@ def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, se
         if checkpoint.is_model_folder(checkpoint.locate(backbone)):
             return _on_trained_towers(checkpoint.locate(backbone), config)
         return checkpoint.load(backbone, config=config)
+
+
+def adapt(model: Model, recipe: TrainConfig, *, seed: int) -> None:
+    """Train low-rank matrices instead of the towers, as `recipe.lora` says."""
+    assert recipe.lora is not None and isinstance(model.backbone, nn.Module)
+    model.adapter = lora.inject(
+        model.backbone,
+        rank=recipe.lora,
+        frozen=[part.removeprefix("backbone.") for part in recipe.frozen],
+        seed=seed,
+        base=model.source,
+    )
+    model.to(model.device)
 
 
 def is_joined(backbone: str) -> bool:

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ucofia.config import Loss
 from ucofia.model import Model
 from ucofia.train.distributed import (
     World,
@@ -26,7 +27,7 @@ from ucofia.train.distributed import (
     sum_gradients,
     with_strips_of_others,
 )
-from ucofia.train.loss import contrastive_loss
+from ucofia.train.loss import contrastive_loss, dual_softmax_loss, sigmoid_loss
 from ucofia.train.randomness import key, seeded
 from ucofia.types import TextBatch, TextFeatures, VideoBatch, VideoFeatures
 
@@ -79,6 +80,7 @@ def step_gradients(
     *,
     world: World,
     chunk: int | None = None,
+    loss: Loss = "contrastive",
     loss_scale: float = 1.0,
 ) -> Float[Tensor, ""]:
     """Add the gradients of the whole batch's loss to the parameters; return the loss.
@@ -92,7 +94,7 @@ def step_gradients(
         parts = list(_encoded(encoder, pairs, chunk if cached and chunk else rows))
     texts = _cut([text for text, _ in parts])
     videos = _cut([video for _, video in parts])
-    loss = _backward_to_features(encoder.model, texts, videos, world, loss_scale)
+    found = _backward_to_features(encoder.model, texts, videos, world, loss, loss_scale)
     start = 0
     again = _encoded(encoder, pairs, chunk) if cached and chunk else iter(parts)
     for text, video in again:
@@ -101,7 +103,7 @@ def step_gradients(
         _continue_backward(video, videos, slice(start, stop))
         start = stop
     sum_gradients(encoder.model.parameters(), world)
-    return loss
+    return found
 
 
 def _encoded(
@@ -117,15 +119,24 @@ def _encoded(
 
 
 def _backward_to_features(
-    model: Model, texts: TextFeatures, videos: VideoFeatures, world: World, loss_scale: float
+    model: Model,
+    texts: TextFeatures,
+    videos: VideoFeatures,
+    world: World,
+    kind: Loss,
+    loss_scale: float,
 ) -> Float[Tensor, ""]:
     """Score, lose and go back as far as the features, whose `.grad` is then that of the batch."""
     everyone = videos
     if world.ranks > 1:
         everyone = _cut([_map(videos, lambda tensor: collected(tensor, world))])
     # Full precision: sharp softmaxes over similarities need more digits than bfloat16 has.
-    strip = model.score(texts, everyone).total()
-    loss = contrastive_loss(with_strips_of_others(strip, world))
+    if kind == "sigmoid":  # each level by itself, as Video-ColBERT's two
+        strips = [with_strips_of_others(s, world) for s in model.level_logits(texts, everyone)]
+        loss = torch.stack([sigmoid_loss(scores) for scores in strips]).sum()
+    else:
+        strip = with_strips_of_others(model.score(texts, everyone).total(), world)
+        loss = dual_softmax_loss(strip) if kind == "dual-softmax" else contrastive_loss(strip)
     (loss * loss_scale).backward()  # type: ignore[no-untyped-call]
     if world.ranks > 1:
         for name in _float_fields(videos):

@@ -17,7 +17,7 @@ from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.search.sketch import Preview
 from ucofia.index.storage.schema import Array
-from ucofia.similarity.levels import similarities, text_units, video_units
+from ucofia.similarity.levels import text_units, video_units
 
 if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation
@@ -132,8 +132,7 @@ def attribution(query: Query, collection: Collection, row: int, name: str) -> Ar
     with torch.inference_mode():
         words, word_mask = text_units(query.texts[name], config.text)
         units, unit_mask = video_units(collection.features(np.array([row])), config.video)
-        sim = similarities(words, units)
-        weight = level.aggregator.attribution(sim, word_mask=word_mask, unit_mask=unit_mask)
+        weight = level.attribution(words, units, word_mask=word_mask, unit_mask=unit_mask)
     return np.asarray(weight[0, :, 0].numpy())
 
 

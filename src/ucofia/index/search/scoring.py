@@ -20,7 +20,7 @@ from ucofia.index.search.collection import Collection, Column
 from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.similarity import levels as similarity
-from ucofia.similarity.levels import Level
+from ucofia.similarity.levels import Gate, Level
 from ucofia.types import Levels, TextFeatures, VideoFeatures
 
 SCORED_AT_ONCE = 64  # segments; their similarities and single-precision copy stay in the cache
@@ -217,6 +217,18 @@ def _on_cpu(level: Level) -> Level:
     def moved(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.detach().float().cpu()
 
+    def moved_gate(gate: Gate | None) -> Gate | None:
+        if gate is None:
+            return None
+        return Gate(*(tensor.detach().float().cpu() for tensor in vars(gate).values()))
+
+    pooler = level.pooler
+    if pooler is not None:
+        parts = vars(pooler).items()
+        pooler = replace(
+            pooler,
+            **{name: tuple(t.detach().float().cpu() for t in part) for name, part in parts},
+        )
     mixes = level.aggregator.mixes
     mixes = replace(mixes, **{name: moved(value) for name, value in vars(mixes).items()})
     return Level(
@@ -224,4 +236,7 @@ def _on_cpu(level: Level) -> Level:
         text_map=moved(level.text_map),
         video_map=moved(level.video_map),
         scale=moved(level.scale),
+        word_gate=moved_gate(level.word_gate),
+        unit_gate=moved_gate(level.unit_gate),
+        pooler=pooler,
     )
