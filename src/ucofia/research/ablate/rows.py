@@ -128,6 +128,8 @@ PEERS = {
     "clip4clip-seq": None,  # the paper has one CLIP4Clip, and compares with its mean
     "x-clip": "X-CLIP",
     "ts2-net": "TS2-Net",
+    "x-pool": "X-Pool",
+    "drl": None,  # not in the paper's tables
     "ucofia-authors": None,
 }
 TRAININGS = (
