@@ -21,9 +21,7 @@ from ucofia.config import Aggregation, LevelConfig
 
 # Weights that are not negative and sum to one: a score is at most the largest similarity, and a
 # search may prune by that. Whatever is not named here is scored for every segment.
-CONVEX: frozenset[Aggregation] = frozenset(
-    {"mean", "softmax", "maxsim", "wti", "isa", "ts2-net"}
-)
+CONVEX: frozenset[Aggregation] = frozenset({"mean", "softmax", "maxsim", "wti", "isa", "ts2-net"})
 TS2_NET_SHARPNESS = 4.0  # TS2-Net multiplies normalised similarities by this before its softmax
 
 
