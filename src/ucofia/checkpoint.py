@@ -85,7 +85,7 @@ def require_shareable(folder: Path) -> None:
     """Refuse to share what others could not load: an adapter of towers on this machine only."""
     if not is_model_folder(folder) or not (adapter := _read_settings(folder).get("adapter")):
         return
-    base = str(dict(adapter).get("base", ""))
+    base = str(adapter.get("base", "")) if isinstance(adapter, dict) else ""
     if Path(base).exists() or _can_only_be_a_path(base):
         problem = f"it needs the towers of {base}, which others do not have; make it whole first: "
         raise CheckpointError(folder, problem + f"ucofia convert {folder} --out WHOLE")

@@ -164,9 +164,9 @@ def test_other_towers_damaged_matrices_and_circles_are_refused(tmp_path: Path) -
         lora.applied(
             tiny_model().state_dict(), {n: t for n, t in stored.items() if n != half}, "x"
         )
-    with pytest.raises(CheckpointMismatchError, match="does not fit"):
-        wrong = {**stored, half: stored[half][:-1]}
-        lora.applied(tiny_model().state_dict(), wrong, "x")
+    for damaged in (stored[half][:-1], stored[half][:, :-1], stored[half][0], torch.tensor(1.0)):
+        with pytest.raises(CheckpointMismatchError, match="does not fit"):
+            lora.applied(tiny_model().state_dict(), {**stored, half: damaged}, "x")
     checkpoint.save(tiny_model(seed=1), tmp_path / "base")
     with pytest.raises(CheckpointError, match="other towers than"):
         ucofia.load(out)
@@ -175,10 +175,11 @@ def test_other_towers_damaged_matrices_and_circles_are_refused(tmp_path: Path) -
     (out / "config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="not where its towers are"):
         ucofia.load(out)
-    settings["adapter"] = {"rank": 2}
-    (out / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(CheckpointError, match="no settings of an adapter"):
-        ucofia.load(out)
+    for damaged in ({"rank": 2}, ["x"], "x", 7):
+        settings["adapter"] = damaged
+        (out / "config.json").write_text(json.dumps(settings))
+        with pytest.raises(CheckpointError, match="no settings of an adapter"):
+            ucofia.load(out)
 
 
 def test_a_tower_of_bytes_is_not_taken_while_matrices_stand_beside_it() -> None:

@@ -125,7 +125,7 @@ def applied(
             target, other = f"{layer}.weight", trained.get(layer + _B)
             if target not in plain or other is None:
                 unexpected.append(name)
-            elif (len(other), tensor.shape[-1]) != plain[target].shape:
+            elif not _fit(tensor, other, plain[target]):
                 misshapen.append(f"{name} does not fit {target}")
             else:
                 state[target] = plain[target] + other.to(plain[target]) @ tensor.to(plain[target])
@@ -134,6 +134,13 @@ def applied(
     if misshapen or unexpected:
         raise CheckpointMismatchError(source, [], unexpected, misshapen)
     return state
+
+
+def _fit(a: Tensor, b: Tensor, weight: Tensor) -> bool:
+    """Whether B A can be added to a weight."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+        return False
+    return (b.shape[0], a.shape[1]) == weight.shape
 
 
 def adaptable(backbone: nn.Module) -> list[str]:
