@@ -116,7 +116,7 @@ def cut(snapshot: Snapshot, count: int) -> list[Shard]:
         snapshot.collection,
         count,
         is_previewed=True,
-        words=np.zeros((0, 8), np.float32),
+        texts={},
     )
 
 

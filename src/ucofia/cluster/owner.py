@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.results.similar import likeness
 from ucofia.index.search import search
@@ -53,7 +54,7 @@ class Shard:
     digest: str  # of the ids of its segments, in order
     biases: Mapping[str, Array]
     is_previewed: bool = False  # whether the index has a preview of the whole collection
-    words: Array | None = None  # vectors of some words, to make a preview where there is none
+    texts: Mapping[VideoUnit, Array] | None = None  # to make a preview where there is none
 
     @property
     def name(self) -> tuple[int, str]:
@@ -220,11 +221,11 @@ def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | No
         saved = previews.read(where)
         if saved is not None and _is_of(saved, collection, shard):
             return saved.preview.part(slice(shard.start, shard.stop))
-    if len(collection) < PREVIEW_FROM or shard.words is None:
+    if len(collection) < PREVIEW_FROM or shard.texts is None:
         return None
     previews.save(
         collection,
-        {"patch": shard.words},
+        shard.texts,
         folder / "preview",
         index_id=shard.digest,
         version=shard.version,

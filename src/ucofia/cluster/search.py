@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
-
 from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards
 from ucofia.index.discover import place_of
@@ -16,9 +14,7 @@ from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
-from ucofia.index.snapshot import PREVIEW_TEXTS, Snapshot
-from ucofia.index.storage.schema import Array
-from ucofia.model import Model
+from ucofia.index.snapshot import Snapshot, preview_texts
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,10 @@ class ShardedIndex(Index):
         """The newest version; when it is another one, it is spread too, beside the one before."""
         found = super().newest()
         if self._sharded is None or self._sharded.version != found.version:
-            shards = Shards(self._actors, found, _word_vectors(found, self.model))
+            shards = Shards(self._actors, found, preview_texts(found.bank, self.model))
             values = {f.name: getattr(found, f.name) for f in fields(Snapshot)}
             self._sharded = ShardedSnapshot(**values, shards=shards)
         return self._sharded
-
-
-def _word_vectors(snapshot: Snapshot, model: Model) -> Array:
-    """The vectors of some words, to see which way words point."""
-    texts = snapshot.bank.texts[:PREVIEW_TEXTS] if snapshot.bank else ()
-    found = [text.words[text.word_mask].cpu().numpy() for text in model.encode_texts(texts)]
-    return np.concatenate([np.zeros((0, snapshot.store.settings.width), np.float32), *found])
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 
 from ucofia.cluster import connect
 from ucofia.cluster.owner import Owner, Request, Shard, digest
+from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.search import search
 from ucofia.index.search.collection import Collection
@@ -113,13 +114,15 @@ class Actors:
 class Shards:
     """One version of an index, spread over actors: what all of them answer together."""
 
-    def __init__(self, actors: Actors, snapshot: Snapshot, words: Array) -> None:
+    def __init__(
+        self, actors: Actors, snapshot: Snapshot, texts: Mapping[VideoUnit, Array]
+    ) -> None:
         shards = shards_of(
             snapshot.store,
             snapshot.collection,
             actors.count,
             is_previewed=snapshot.preview is not None,
-            words=words,
+            texts=texts,
         )
         self._actors, self._collection = actors, snapshot.collection
         self._shards = {shard.number: shard for shard in shards}
@@ -212,7 +215,7 @@ def shards_of(
     count: int,
     *,
     is_previewed: bool = False,
-    words: Array | None = None,
+    texts: Mapping[VideoUnit, Array] | None = None,
 ) -> list[Shard]:
     """Cut a version into at most `count` shards of about equal size.
 
@@ -244,7 +247,7 @@ def shards_of(
                 digest=digest(info.id for info in collection.segments[part]),
                 biases={name: values[part] for name, values in collection.biases.items()},
                 is_previewed=is_previewed,
-                words=words,
+                texts=texts,
             )
         )
     return shards

@@ -288,7 +288,7 @@ def update_preview(
         return
     if saved is None and model is None:
         return
-    texts = _texts(bank, model) if saved is None and model is not None else {}
+    texts = preview_texts(bank, model) if saved is None and model is not None else {}
     try:
         named = {"index_id": store.settings.id, "version": store.version}
         previews.save(collection, texts, folder, **named)  # type: ignore[arg-type]
@@ -298,7 +298,7 @@ def update_preview(
         previews.forget_others(folder)
 
 
-def _texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:
+def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:
     """What some texts of the bank meet each kind of unit with: which way texts point."""
     found: dict[VideoUnit, list[Array]] = {}
     for some in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
