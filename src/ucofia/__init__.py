@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ucofia.config import LevelConfig, ModelConfig
     from ucofia.encode.backbone import Backbone
     from ucofia.index.failures import Failure
+    from ucofia.index.hints import Hint
     from ucofia.index.index import Index
     from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
         PatchPart,
         WordPart,
     )
-    from ucofia.index.results.hits import Filters, Hit, Moment
+    from ucofia.index.results.hits import Filters, Hit, HitPart, Moment
     from ucofia.index.results.similar import TextHit
     from ucofia.index.search.collection import Collection
     from ucofia.index.search.recall import Recall
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.storage.schema import IndexSettings
+    from ucofia.index.text_query import TextQuery
     from ucofia.model import Model
     from ucofia.similarity.levels import Level
     from ucofia.types import (
@@ -62,7 +64,9 @@ _HOMES = {
     "Failure": "ucofia.index.failures",
     "Filters": "ucofia.index.results.hits",
     "FramePart": "ucofia.index.results.explain",
+    "Hint": "ucofia.index.hints",
     "Hit": "ucofia.index.results.hits",
+    "HitPart": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",
     "IndexInfo": "ucofia.index.info",
     "IndexSettings": "ucofia.index.storage.schema",
@@ -84,6 +88,7 @@ _HOMES = {
     "TextBatch": "ucofia.types",
     "TextFeatures": "ucofia.types",
     "TextHit": "ucofia.index.results.similar",
+    "TextQuery": "ucofia.index.text_query",
     "VideoBatch": "ucofia.types",
     "VideoFeatures": "ucofia.types",
     "WordPart": "ucofia.index.results.explain",
@@ -98,7 +103,9 @@ __all__ = [
     "Failure",
     "Filters",
     "FramePart",
+    "Hint",
     "Hit",
+    "HitPart",
     "Index",
     "IndexInfo",
     "IndexSettings",
@@ -120,6 +127,7 @@ __all__ = [
     "TextBatch",
     "TextFeatures",
     "TextHit",
+    "TextQuery",
     "UCoFiAError",
     "VideoBatch",
     "VideoFeatures",

@@ -83,6 +83,26 @@ def test_index_then_search(
     assert "this index is so small that --fast leaves nothing out" in err
 
 
+def test_texts_are_combined_and_taken_away(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("index", videos)
+    capsys.readouterr()
+
+    def first(*words: str) -> tuple[str, list[str]]:
+        assert run("search", *words, "--json", "--top", "1") in (0, 3)
+        (hit,) = json.loads(capsys.readouterr().out)
+        return Path(hit["path"]).stem, [part["text"] for part in hit["parts"]]
+
+    assert first("red") == ("red", [])
+    assert first("red", "--and", "blue", "--not", "red")[1] == ["red", "blue", "red"]
+    assert first("--not", "red", "--not", "blue") == ("green", ["red", "blue"])
+    assert first("no red and no blue") == ("green", ["red", "blue"])
+    assert run("search", "--and", "green", "--not", "red") in (0, 3)
+    assert "green.mp4" in capsys.readouterr().out.splitlines()[0]
+    assert run("search") == 2
+
+
 def test_the_other_verbs(
     run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
+from ucofia.index.text_query import TextQuery
 
 
 def names(answer: dict) -> list[str]:  # type: ignore[type-arg]
@@ -31,6 +32,25 @@ def test_search_answers_as_the_library_does(client: TestClient, index: Index) ->
         assert sent["levels"] == pytest.approx(dict(hit.levels))
         assert (sent["segment"], sent["best_second"]) == (hit.segment, hit.best_second)
         assert len(sent["moments"]) == len(hit.moments)
+
+
+def test_texts_combine_over_the_wire_as_in_the_library(client: TestClient, index: Index) -> None:
+    question = TextQuery(("red",), ("green",))
+    hits = index.search(question)
+    asked = [
+        found(client, text="red", **{"not": "green"}),
+        found(client, text="red without green"),
+        client.post("/api/search", json={"text": "red", "not": ["green"]}).json(),
+    ]
+    for answer in asked:
+        assert names(answer) == [Path(hit.path).stem for hit in hits]
+        assert (answer["wanted"], answer["unwanted"]) == (["red"], ["green"])
+        for hit, sent in zip(hits, answer["hits"], strict=True):
+            assert [part["text"] for part in sent["parts"]] == ["red", "green"]
+            assert [part["score"] for part in sent["parts"]] == [part.score for part in hit.parts]
+    both = found(client, text="red", **{"and": "green"})
+    assert names(both)[0] == "red then green"
+    assert found(client, text="red")["hits"][0]["parts"] == []
 
 
 def test_pages_together_are_the_whole_list(client: TestClient) -> None:

@@ -23,9 +23,19 @@ from ucofia.timecode import clock
 if TYPE_CHECKING:
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.recall import Recall
+    from ucofia.index.text_query import TextQuery
 
 FIRST_DAY = datetime(1971, 1, 1)
+HINTED = 10  # texts; of a long file of them nobody reads more
 WHY_SUFFIXES = (".png", ".jpg", ".json")
+AndOption = Annotated[
+    list[str] | None,
+    typer.Option("--and", help="Must fit as well; may be repeated.", metavar="TEXT"),
+]
+NotOption = Annotated[
+    list[str] | None,
+    typer.Option("--not", help="Must not fit; may be repeated.", metavar="TEXT"),
+]
 ExactOption = Annotated[
     bool,
     typer.Option(
@@ -52,6 +62,8 @@ QueriesOption = Annotated[
 @app.command()
 def search(
     text: Annotated[str | None, typer.Argument(help="What to look for, in words.")] = None,
+    also: AndOption = None,
+    without: NotOption = None,
     index: IndexOption = None,
     top: TopOption = 10,
     exact: ExactOption = True,
@@ -67,18 +79,25 @@ def search(
 ) -> int:
     """Find videos with words. Ends with code 3 when nothing matches.
 
-    Example: ucofia search "a dog catches a frisbee" --top 5
+    Several texts combine: the mean of the scores of TEXT and every --and, less what a --not scores
+    above an ordinary video. "no people" and "without a dog" within TEXT mean the same as --not.
+
+    Example: ucofia search "a beach" --and "a sunset" --not people
     """
     from ucofia.index.index import Index
 
-    texts = _texts(text, queries)
+    texts = _texts(text, queries, also or without)
+    asked = [_question(one, also or [], without or []) for one in texts]
     _require_kind(explain)
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
     answers = opened.search_many(
-        texts, top=top, exact=exact, filters=filters, min_confidence=min_confidence
+        asked, top=top, exact=exact, filters=filters, min_confidence=min_confidence
     )
     _print(texts if queries else None, answers, json=json)
+    for question in asked[:HINTED]:
+        for hint in opened.hints(question):
+            talk(f"hint: {hint.message}")
     if explain is not None:
         _explain([hit for hits in answers for hit in hits], explain)
     if not exact:
@@ -186,7 +205,17 @@ def filters_of(
     return Filters(under=under or (), min_seconds=min_seconds, max_seconds=max_seconds, since=day)
 
 
-def _texts(text: str | None, queries: Path | None) -> list[str]:
+def _question(text: str, also: list[str], without: list[str]) -> "TextQuery":
+    from ucofia.index.text_query import TextQuery
+
+    if text:
+        return TextQuery.of(text, also, without)
+    return TextQuery(tuple(also), tuple(without))
+
+
+def _texts(text: str | None, queries: Path | None, others: list[str] | None) -> list[str]:
+    if text is None and queries is None and others:
+        return [""]
     if (text is None) == (queries is None):
         raise typer.BadParameter("give a TEXT, or a file with --queries", param_hint="TEXT")
     if queries is None:

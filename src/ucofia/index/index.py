@@ -16,6 +16,7 @@ from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
 from ucofia.index.discover import is_below, place_of
+from ucofia.index.hints import Hint
 from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
 from ucofia.index.pending import Journal, settle_left
@@ -30,6 +31,7 @@ from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_colle
 from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
+from ucofia.index.text_query import TextQuery
 from ucofia.model import Model
 from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
@@ -249,7 +251,7 @@ class Index:
 
     def search(
         self,
-        text: str,
+        text: str | TextQuery,
         *,
         top: int = TOP,
         exact: bool = True,
@@ -260,7 +262,8 @@ class Index:
         """Find the videos that match a text, best first.
 
         Args:
-            text: What to look for, in words.
+            text: What to look for, in words; "no people" and "without a dog" mean what they say.
+                A `TextQuery` combines several texts, each taken as it stands.
             top: At most so many hits.
             exact: Return the list that scoring everything would give; False scores a fixed number
                 of candidates, see `fast_recall`.
@@ -293,7 +296,7 @@ class Index:
 
     def search_many(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | TextQuery],
         *,
         top: int = TOP,
         exact: bool = True,
@@ -322,6 +325,21 @@ class Index:
             filters=filters,
             min_confidence=min_confidence,
         )
+
+    def hints(self, text: str | TextQuery) -> list[Hint]:
+        """Say what is odd about a text: how a word may be spelt, or that its language is unknown.
+
+        Args:
+            text: What is asked, as `search` takes it.
+
+        Returns:
+            Sentences, some with a text to ask instead; none for most texts.
+
+        Example:
+            >>> index.hints("a red ballon")[0].suggestion  # doctest: +SKIP
+            'a red balloon'
+        """
+        return self.newest().hints(text)
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here, once for every version.
@@ -374,7 +392,7 @@ class Index:
         """Show why a segment got its score for a text.
 
         Args:
-            text: The text.
+            text: One text, taken as it stands.
             segment: The id of the segment, as `Hit.segment` has it.
 
         Returns:

@@ -17,7 +17,9 @@ from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
 from ucofia.index.discover import place_of
+from ucofia.index.hints import Hint, Vocabulary, cut_words, hints
 from ucofia.index.results import similar as examples
+from ucofia.index.results.combined_hits import combined_hits
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, hits_of, rank_videos
 from ucofia.index.results.similar import TextHit
@@ -25,6 +27,7 @@ from ucofia.index.search import recall as recalls
 from ucofia.index.search import sketch as previews
 from ucofia.index.search.bounds import unit_of, vectors_of
 from ucofia.index.search.collection import Collection
+from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Query, Ranking, queries
@@ -32,6 +35,7 @@ from ucofia.index.search.search import Searcher
 from ucofia.index.search.sketch import Preview, SavedPreview
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
+from ucofia.index.text_query import TextQuery
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 
@@ -60,7 +64,7 @@ class Snapshot:
 
     def search_many(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | TextQuery],
         *,
         top: int,
         exact: bool,
@@ -68,23 +72,49 @@ class Snapshot:
         filters: Filters,
         min_confidence: float | None = None,
     ) -> list[list[Hit]]:
-        """Answer many texts; each answer is what its text gets alone."""
+        """Answer many questions; each answer is what it gets alone."""
         _require_some(top)
-        answers: list[list[Hit]] = [[] for _ in texts]
-        for normalisation, places in self._by_kind(texts):
+        asked = [TextQuery.of(text) for text in texts]
+        answers: list[list[Hit]] = [[] for _ in asked]
+        plain = [place for place, question in enumerate(asked) if question.is_plain]
+        first = [asked[place].texts[0] for place in plain]
+        for normalisation, places in self._by_kind(first):
             searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
             at = iter(places)
-            for features in self.model.encode_texts([texts[place] for place in places]):
-                asked = queries(self.model, features)
-                for query, ranking in zip(asked, searcher.rank(asked, top=top), strict=True):
+            for features in self.model.encode_texts([first[place] for place in places]):
+                prepared = queries(self.model, features)
+                for query, ranking in zip(prepared, searcher.rank(prepared, top=top), strict=True):
                     chosen = self._choose(
                         searcher, query, normalisation.null, ranking, top, grouped, min_confidence
                     )
                     place = next(at)
-                    answers[place] = self._hits(
-                        texts[place], query, chosen, normalisation, with_moments=grouped
+                    answers[plain[place]] = self._hits(
+                        first[place], query, chosen, normalisation, with_moments=grouped
                     )
+        for place, question in enumerate(asked):
+            if not question.is_plain:
+                parts, nulls = self._parts(question, filters, exact=exact)
+                answers[place] = combined_hits(
+                    question,
+                    combination(parts, len(question.wanted)),
+                    nulls,
+                    self._explain,
+                    top=top,
+                    grouped=grouped,
+                    least=min_confidence,
+                )
         return answers
+
+    def hints(self, text: str | TextQuery) -> list[Hint]:
+        """Say what is odd about a text: a spelling, or its language."""
+        question, backbone = TextQuery.of(text), self.model.backbone
+        if not any(cut_words(one, backbone) for one in question.texts):
+            return []
+        return hints(question, backbone, self._vocabulary)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.model.backbone, self.bank.texts if self.bank else ())
 
     def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
         """Find the texts that fit a video, best first."""
@@ -127,6 +157,19 @@ class Snapshot:
     def _features(self, video: Path | str) -> VideoFeatures:
         segment = self.store.settings.segment
         return examples.features_of(video, self.model, self.collection, segment=segment)
+
+    def _parts(
+        self, question: TextQuery, filters: Filters, *, exact: bool
+    ) -> tuple[list[Part], list[Null | None]]:
+        """Each text of a question, how it is searched alone, and what its scores mean."""
+        parts: list[Part] = []
+        nulls: list[Null | None] = []
+        for text, query in zip(question.texts, self.queries(question.texts), strict=True):
+            normalisation = self.normalisation.of(text)
+            searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
+            parts.append(Part(query, searcher))
+            nulls.append(normalisation.null)
+        return parts, nulls
 
     def _by_kind(self, texts: Sequence[str]) -> Iterator[tuple[TextNormalisation, list[int]]]:
         """The places of all texts of a kind, and what the bank says to these."""

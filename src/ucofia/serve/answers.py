@@ -10,6 +10,7 @@ from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.match import match_word
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
 from ucofia.serve.catalogue import Catalogue, is_there, video_id
 from ucofia.serve.copies import ShownHit
@@ -30,6 +31,11 @@ def filters_of(page: schema.Page) -> Filters:
         since=None if page.since is None else _midnight(page.since),
         until=until,
     )
+
+
+def question_of(page: schema.TextPage) -> TextQuery:
+    """Read the texts of a question."""
+    return TextQuery.of(page.text, page.also, page.without)
 
 
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
@@ -69,13 +75,21 @@ class Writer:
     base: str
 
     def search(
-        self, found: Found, page: schema.Page, seconds: float, text: str | None = None
+        self,
+        found: Found,
+        page: schema.Page,
+        seconds: float,
+        text: str | None = None,
+        question: TextQuery | None = None,
     ) -> schema.SearchAnswer:
         """Write hits."""
         end = page.offset + page.top
         more = found.has_more and end <= schema.OFFSET_MOST
         return schema.SearchAnswer(
             text=text,
+            wanted=[] if question is None else list(question.wanted),
+            unwanted=[] if question is None else list(question.unwanted),
+            hints=[schema.HintOut.model_validate(h, from_attributes=True) for h in found.hints],
             hits=[self._hit(one) for one in found.page.hits],
             offset=page.offset,
             next_offset=end if more else None,
@@ -146,6 +160,7 @@ class Writer:
             frame_seconds=list(info.frame_seconds),
             moments=moments,
             copies=_places(one.copies),
+            parts=[schema.PartOut.model_validate(p, from_attributes=True) for p in hit.parts],
         )
 
     def _video(

@@ -90,23 +90,24 @@ class Api:
         self, page: Annotated[schema.TextPage, Query()], request: Request, response: Response
     ) -> schema.SearchAnswer | Response:
         """Find videos with words."""
-        args = (page.text, answers.filters_of(page), page.offset, page.top, page.min_confidence)
+        question, filters = answers.question_of(page), answers.filters_of(page)
+        args = (question, filters, page.offset, page.top, page.min_confidence)
         known = request.headers.get("if-none-match")
         reply = await self._ask(self.engine.search, *args, named=True, known=known)
         headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
         if reply.value is None:
             return Response(status_code=304, headers=headers)
         response.headers.update(headers)
-        return self.write.search(reply.value, page, reply.seconds, page.text)
+        return self.write.search(reply.value, page, reply.seconds, page.text, question)
 
     async def search_with(self, page: PageParams, request: Request) -> schema.SearchAnswer:
         """Find videos with words (JSON), or with a picture or video (its bytes)."""
         if uploads.content_type(request) == "application/json":
             asked = await _json(request)
-            filters = answers.filters_of(asked)
-            args = (asked.text, filters, asked.offset, asked.top, asked.min_confidence)
+            question, filters = answers.question_of(asked), answers.filters_of(asked)
+            args = (question, filters, asked.offset, asked.top, asked.min_confidence)
             reply = await self._ask(self.engine.search, *args)
-            return self.write.search(reply.value, asked, reply.seconds, asked.text)
+            return self.write.search(reply.value, asked, reply.seconds, asked.text, question)
         clips, filters = await self._clips(request), answers.filters_of(page)
         reply = await self._ask(self.engine.similar_to, clips, filters, page.offset, page.top)
         return self.write.search(reply.value, page, reply.seconds)

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,17 +16,19 @@ import torch
 
 from ucofia.errors import SettingError
 from ucofia.index import encode_segments
+from ucofia.index.hints import Hint
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
+from ucofia.index.results.whole_words import whole_words
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.text_query import TextQuery
 from ucofia.serve.catalogue import Catalogue, is_there
 from ucofia.serve.copies import Shown, shown
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle, View
-from ucofia.serve.whole_words import whole_words
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip
 
@@ -46,6 +48,7 @@ class Found:
     page: Shown
     has_more: bool
     was_cut: bool = False
+    hints: Sequence[Hint] = ()
 
 
 @dataclass(frozen=True)
@@ -102,15 +105,22 @@ class Engine:
         return f'W/"{hashlib.sha256(key.encode()).hexdigest()[:24]}"'
 
     def search(
-        self, text: str, filters: Filters, offset: int, top: int, min_confidence: float | None
+        self,
+        question: TextQuery,
+        filters: Filters,
+        offset: int,
+        top: int,
+        min_confidence: float | None,
     ) -> Found:
         """Find videos with words."""
 
         def answer(wanted: int) -> list[Hit]:
-            return self._search(text, wanted, filters, least=min_confidence)
+            return self._search(question, wanted, filters, least=min_confidence)
 
-        key = ("search", text, filters, min_confidence)
-        return self._page(key, answer, offset, top, was_cut=self._is_cut(text))
+        key = ("search", question, filters, min_confidence)
+        was_cut = any(self._is_cut(text) for text in question.texts)
+        found = self._page(key, answer, offset, top, was_cut=was_cut)
+        return replace(found, hints=self.snapshot.hints(question))
 
     def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
         """Find videos like one of the index; its own copies are no news."""
@@ -161,7 +171,8 @@ class Engine:
     def timeline(self, text: str, video: str) -> Timeline:
         """Follow a text through a video."""
         parts = self.view.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
-        hits = self._search(text, len(parts), Filters(under=[parts[0].path]), grouped=False)
+        plain = TextQuery((text,))
+        hits = self._search(plain, len(parts), Filters(under=[parts[0].path]), grouped=False)
         collection = self.snapshot.collection
         rows = np.array([collection.row_of_segment[part.id] for part in parts])
         step = max(1, len(collection) // SEGMENTS_COMPARED)
@@ -180,7 +191,7 @@ class Engine:
 
     def _search(
         self,
-        text: str,
+        text: TextQuery,
         top: int,
         filters: Filters,
         *,

@@ -19,6 +19,7 @@ from ucofia.errors import UCoFiAError
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.results.match import Match, match_word
+from ucofia.index.text_query import TextQuery
 from ucofia.serve.engine import Engine
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle
@@ -114,10 +115,13 @@ def create_server(index: Index) -> MCPServer[Any]:
 
         server.add_tool(asked, annotations=READ_ONLY)
 
-    def search(text: Text, top: Top = 5, under: str | None = None) -> SearchResult:
-        """Find videos by what is seen in them; `under` keeps to one folder."""
+    def search(
+        text: Text, without: list[Text] | None = None, top: Top = 5, under: str | None = None
+    ) -> SearchResult:
+        """Find videos by what is seen in them, and what is not; `under` keeps to one folder."""
         filters = Filters(under=[under] if under else ())
-        found = engine.search(text, filters, 0, top, None).page.hits
+        question = TextQuery.of(text, (), without or ())
+        found = engine.search(question, filters, 0, top, None).page.hits
         videos = [
             FoundVideo(
                 path=one.info.path,
@@ -141,7 +145,7 @@ def create_server(index: Index) -> MCPServer[Any]:
 
     def explain(text: Text, segment: str) -> ExplainResult:
         """Say why a stretch of a video, named by a search, fits a text."""
-        why = engine.explain(text, segment)
+        why = engine.explain(TextQuery.parse(text).texts[0], segment)
         frames = sorted(why.frames, key=lambda frame: -frame.weight)
         return ExplainResult(
             path=why.path,

@@ -31,6 +31,7 @@ PathText = Annotated[str, StringConstraints(min_length=1, max_length=4096), _Pla
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
+TEXTS_COMBINED = 10
 
 
 class Page(BaseModel):
@@ -52,7 +53,15 @@ class Page(BaseModel):
 class TextPage(Page):
     """A text, which hits, and which videos may be among them."""
 
-    text: Text = Field(description="What to look for, in words.")
+    text: Text = Field(
+        description="What to look for, in words; “no people” and “without a dog” are understood."
+    )
+    also: list[Text] = Field(
+        [], alias="and", max_length=TEXTS_COMBINED, description="Texts that must fit as well."
+    )
+    without: list[Text] = Field(
+        [], alias="not", max_length=TEXTS_COMBINED, description="Texts that must not fit."
+    )
     min_confidence: float | None = Field(
         None, ge=0, le=1, description="Leave out hits that are less sure."
     )
@@ -73,6 +82,24 @@ class Place(BaseModel):
 
     video: str
     path: str
+
+
+class PartOut(BaseModel):
+    """What one text of a combined question says about a hit."""
+
+    text: str
+    is_wanted: bool
+    score: float
+    confidence: float | None = Field(description="That this text fits, wanted or not.")
+    is_match: bool | None
+
+
+class HintOut(BaseModel):
+    """Something odd about the text."""
+
+    kind: str = Field(description="spelling or language")
+    message: str
+    suggestion: str | None = Field(description="A text to ask instead.")
 
 
 class HitOut(BaseModel):
@@ -98,6 +125,9 @@ class HitOut(BaseModel):
     frame_seconds: list[float] = Field(description="When these pictures are seen.")
     moments: list[Moment]
     copies: list[Place] = Field(description="Other files with the same content.")
+    parts: list[PartOut] = Field(
+        description="Of a question with several texts: each one, the wanted first; else empty."
+    )
 
 
 class VideoOut(BaseModel):
@@ -129,6 +159,9 @@ class SearchAnswer(BaseModel):
     """Hits, best first."""
 
     text: str | None
+    wanted: list[str] = Field(description="The texts that must fit, as the question was read.")
+    unwanted: list[str] = Field(description="The texts that must not.")
+    hints: list[HintOut]
     hits: list[HitOut]
     offset: int
     next_offset: int | None = Field(description="Ask with this offset for more; null at the end.")

@@ -37,8 +37,29 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class HitPart:
+    """What one text of a combined query says about a hit."""
+
+    text: str
+    is_wanted: bool
+    score: float
+    confidence: float | None  # that this text fits, wanted or not
+    is_match: bool | None
+    explainer: "Callable[[], Explanation] | None" = field(default=None, repr=False, compare=False)
+
+    def explain(self) -> "Explanation":
+        """Show why this text got its score, as `Hit.explain` does."""
+        assert self.explainer is not None  # parts come from texts
+        return self.explainer()
+
+
+@dataclass(frozen=True)
 class Hit:
-    """One result: a video, or a stretch of a long one, and why."""
+    """One result: a video, or a stretch of a long one, and why.
+
+    Of a combined query `score` is the combined one, `levels` and `biases` are those of its first
+    text, and `confidence` is the lowest of those that a wanted text fits and an unwanted does not.
+    """
 
     path: str
     score: float  # comparable within one query only
@@ -51,10 +72,13 @@ class Hit:
     best_second: float
     segment: str  # its id in the index
     moments: tuple[Moment, ...] = ()  # further stretches of the same video, best first
+    parts: tuple[HitPart, ...] = ()  # of a combined query, the wanted texts first
     explainer: "Callable[[], Explanation] | None" = field(default=None, repr=False, compare=False)
 
     def explain(self) -> "Explanation":
         """Show words, frames, patches and their weights, from the version the hit is of.
+
+        Of a combined query this is about its first text; `parts` explain the others.
 
         Returns:
             The evidence; `save("why.png")` draws it.
@@ -167,7 +191,7 @@ def hits_of(
     preview: Preview | None = None,
     null: Null | None = None,
 ) -> list[Hit]:
-    """Turn ranked rows into hits."""
+    """Turn ranked rows into hits; without a query, these are those of an example."""
     hits = []
     for at, row in enumerate(ranking.rows.tolist()):
         segment = collection.segments[row]

@@ -43,7 +43,7 @@ export async function request(path, { signal, onbusy, ...options } = {}) {
 export function address(path, params) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    if (value !== undefined && value !== null && value !== "") query.append(name, value);
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null && one !== "") query.append(name, one);
   }
   return `${path}?${query}`;
 }

@@ -1,8 +1,8 @@
-// Which videos may be found: folder, length, year, and whether weak matches are shown.
+// Which videos may be found: folder, length, year, what must not be seen, and whether weak matches are shown.
 
 import { $, make } from "./dom.js";
 
-export const NONE = { under: "", length: "", year: "", sure: "" };
+export const NONE = { under: "", length: "", year: "", not: "", sure: "" };
 const CHOICES = ["under", "length", "year"];
 
 export const isUsed = (state) => Object.keys(NONE).some((name) => state[name]);
@@ -13,11 +13,16 @@ export function params(state) {
   return { under: state.under, min_seconds: least, max_seconds: most, since: year && `${year}-01-01`, until: year && `${year}-12-31` };
 }
 
+// Several things that must not be seen are written with commas.
+export const unwanted = (state) => state.not.split(",").map((text) => text.trim()).filter(Boolean);
+
 export function fill(state) {
   for (const name of CHOICES) {
     choose($(name), state[name], state[name].split(/[\\/]/).pop());
     $(name).classList.toggle("used", Boolean(state[name]));
   }
+  if (document.activeElement !== $("not")) $("not").value = state.not;
+  $("not").classList.toggle("used", Boolean(state.not));
   $("sure").checked = Boolean(state.sure);
   $("sure-label").classList.toggle("used", Boolean(state.sure));
   const used = Object.keys(NONE).filter((name) => state[name]).length;
@@ -49,8 +54,9 @@ function choose(select, value, text) {
 
 export function bind(change) {
   for (const name of CHOICES) $(name).addEventListener("change", () => change({ [name]: $(name).value }));
+  $("not").addEventListener("change", () => change({ not: $("not").value.trim() }));
   $("sure").addEventListener("change", () => change({ sure: $("sure").checked ? "1" : "" }));
-  $("filters").addEventListener("submit", (event) => event.preventDefault());
+  $("filters").addEventListener("submit", (event) => { event.preventDefault(); $("not").blur(); });
   const sheet = (open) => { document.body.classList.toggle("filtering", open); $("filter-open").setAttribute("aria-expanded", String(open)); };
   $("filter-open").addEventListener("click", () => sheet(!document.body.classList.contains("filtering")));
   $("filter-done").addEventListener("click", () => sheet(false));

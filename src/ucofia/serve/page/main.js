@@ -12,7 +12,7 @@ import { useDrops } from "./drops.js";
 const TOP = 24;
 const TYPING_MS = 350;
 const SURE = 0.5;
-const NAMES = ["q", "like", "under", "length", "year", "sure", "play"];
+const NAMES = ["q", "like", "under", "length", "year", "not", "sure", "play"];
 
 let state = read();
 const shown = { hits: [], next: null, info: null };
@@ -54,7 +54,7 @@ function fetchPage(offset, options) {
   const params = { ...filters.params(state), top: TOP, offset };
   if (example) return send("api/search", params, example, options);
   if (state.like) return ask("api/similar", { ...params, video: state.like }, options);
-  return ask("api/search", { ...params, min_confidence: state.sure ? SURE : "", text: state.q.trim() }, options);
+  return ask("api/search", { ...params, min_confidence: state.sure ? SURE : "", text: state.q.trim(), not: filters.unwanted(state) }, options);
 }
 
 async function show() {
@@ -98,6 +98,7 @@ function setView(isHome) {
   $("notice").hidden = true;
   $("more").hidden = true;
   $("summary").textContent = "";
+  $("hints").hidden = true;
   $("example").hidden = !example;
 }
 
@@ -161,8 +162,18 @@ function summarise(answer) {
   ].filter(Boolean);
   const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
   const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
-  $("summary").textContent = [count, ...notes].join(" ");
+  const less = answer.unwanted.length ? ` Without ${answer.unwanted.join(", ")}.` : "";
+  $("summary").textContent = [count + less, ...notes].join(" ");
+  hint(answer.hints);
   $("rest").open = isJudged && !matches;
+}
+
+// What is odd about the words, and a click to ask better ones.
+function hint(hints) {
+  $("hints").hidden = !hints.length;
+  $("hints").replaceChildren(...hints.map(({ message, suggestion }) => (suggestion
+    ? make("p", {}, "Did you mean ", make("button", { type: "button", class: "link", onclick: () => searchFor(suggestion) }, suggestion), "?")
+    : make("p", {}, message))));
 }
 
 function heading(text) { $("results-title").textContent = text; $("results-title").hidden = !text; }

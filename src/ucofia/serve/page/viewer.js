@@ -47,6 +47,7 @@ export function open(hit, { text, showWhy, onclose, onsimilar, onstep }) {
   if (!dialog.open) dialog.showModal();
   top.firstElementChild.focus();
   if (!text) return;
+  const parts = hit.parts?.length ? hit.parts : [{ text, is_wanted: true }];
   let isDrawn = false;
   toggle = (wanted = drawer.hidden) => {
     drawer.hidden = !wanted;
@@ -54,12 +55,14 @@ export function open(hit, { text, showWhy, onclose, onsimilar, onstep }) {
     memory.set("why", wanted);
     if (!wanted || isDrawn) return;
     isDrawn = true;
-    ask("api/explain", { text, segment: hit.segment }, { signal })
-      .then((why) => drawWhy(drawer, why, hit, screen.seek, () => toggle(false)))
+    // Of several texts each one has its own reasons.
+    const explain = (about) => ask("api/explain", { text: about.text, segment: hit.segment }, { signal })
+      .then((why) => drawWhy(drawer, why, { hit, about, parts, choose: explain }, screen.seek, () => toggle(false)))
       .catch((error) => { if (error.name !== "AbortError") drawer.replaceChildren(make("p", { class: "looked" }, error.message)); });
+    explain(parts[0]);
   };
   if (showWhy || (memory.get("why", false) && matchMedia("(min-width: 1100px)").matches)) toggle(true);
-  ask("api/timeline", { text, video: hit.video }, { signal })
+  ask("api/timeline", { text: parts[0].text, video: hit.video }, { signal })
     .then((line) => drawCourse(course, line, hit, screen))
     .catch(() => {}); // the video plays without it
 }

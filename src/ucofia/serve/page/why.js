@@ -5,7 +5,7 @@ import { clock, icon, make, percent, svg } from "./dom.js";
 
 const HEAVY = 0.1; // weight from which a frame is marked
 
-export function drawWhy(place, why, hit, seek, onclose) {
+export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, seek, onclose) {
   const lens = makeLens(hit, why);
   const looked = make("p", { class: "looked", role: "status" });
   const best = why.frames.reduce((most, frame, at) => (frame.weight > why.frames[most].weight ? at : most), 0);
@@ -46,6 +46,9 @@ export function drawWhy(place, why, hit, seek, onclose) {
   const sure = hit.confidence === null || hit.confidence === undefined ? "" : `${percent(hit.confidence)} sure`;
   place.replaceChildren(
     make("div", { class: "drawer-top" }, make("h3", {}, "Why this one"), make("button", { type: "button", class: "plain", "aria-label": "Close", onclick: onclose }, icon("close"))),
+    parts.length > 1 ? make("div", { class: "parts" }, ...parts.map((part) => make("button", {
+      type: "button", class: `chip${part.text === about.text ? " best" : ""}`, "aria-pressed": String(part.text === about.text), onclick: () => chooseText(part),
+    }, part.is_wanted ? part.text : `not ${part.text}`))) : "",
     hit.match ? make("p", { class: "verdict" }, matchWord(hit), sure && make("span", {}, sure)) : "",
     make("h4", {}, "What each word looked at"), row, lens.element, looked,
     make("h4", {}, "Moments that counted"), strip,

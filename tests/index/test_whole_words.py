@@ -3,7 +3,7 @@
 import pytest
 
 from ucofia.index.results.explain import Explanation, PatchPart, WordPart
-from ucofia.serve.whole_words import groups, whole_words
+from ucofia.index.results.whole_words import groups, whole_words
 
 
 @pytest.mark.parametrize(

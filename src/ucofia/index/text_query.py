@@ -1,0 +1,108 @@
+"""What is asked: texts that must fit, and texts that must not.
+
+`TextQuery.parse` reads plain English: "a beach without people" is a beach, less people. The rule
+is short, so that it can be remembered: *without* and *no* begin what is unwanted, and *not* does
+at the beginning, after *but*, *and* or a comma; a comma ends it; *and* and *or* divide it. What
+stands in double quotes is taken as it is. Knows no model.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucofia.errors import SettingError
+
+_QUOTED = re.compile('["\u201c\u201d]([^"\u201c\u201d]*)["\u201c\u201d]')
+_SIGNS = r"(?!\s+(?:entry|longer|one|parking|smoking)\b)"  # "no parking" is a sign, not an absence
+_BEGIN = re.compile(
+    rf"(?:^|[\s,]+)(?:(?:(?:but|and|with)\s+)?(?:without|no{_SIGNS})|(?:but|and)\s+not)\s+"
+    r"|(?:^|,)\s*not\s+",
+    re.IGNORECASE,
+)
+_END = re.compile(r"\s*,\s*|\s+but\s+(?=with\s)", re.IGNORECASE)
+_DIVIDE = re.compile(r"\s+(?:and|or|nor)\s+", re.IGNORECASE)
+_ANYTHING = frozenset(  # "videos without people" says nothing about what is wanted
+    "anything clip clips footage movie movies picture pictures scene scenes video videos".split()
+)
+_ARTICLES = ("a ", "an ", "the ", "some ", "any ", "all ")
+_HELD = 0xE000  # letters that no text has stand for what is quoted, while the rest is read
+
+
+@dataclass(frozen=True)
+class TextQuery:
+    """Texts that a segment must fit, and texts that it must not; each is taken as it stands.
+
+    A segment's score is the mean of its scores for the wanted texts, less whatever its score for
+    an unwanted text has above that of an ordinary segment; all measured in deviations.
+
+    Example:
+        >>> TextQuery.parse("a beach without people or dogs")
+        TextQuery(wanted=('a beach',), unwanted=('people', 'dogs'))
+        >>> TextQuery(("a beach", "sunset"), unwanted=("people",)).is_plain
+        False
+    """
+
+    wanted: tuple[str, ...]
+    unwanted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise SettingError("text", "", "give at least one text, wanted or unwanted")
+
+    @classmethod
+    def parse(cls, text: str) -> "TextQuery":
+        """Read a text; "no", "without" and "but not" begin what is unwanted."""
+        quoted = _QUOTED.findall(text)
+        held = {_HELD + at: words for at, words in enumerate(quoted)}
+        marks = iter(held)
+        wanted, unwanted = _divided(_QUOTED.sub(lambda _: chr(next(marks)), text))
+        if not unwanted:
+            return cls((wanted.translate(held) if quoted else text,))
+        is_free = not wanted or wanted.lower().removeprefix(_article(wanted)) in _ANYTHING
+        return cls(
+            () if is_free else (wanted.translate(held),),
+            tuple(piece.translate(held) for piece in unwanted),
+        )
+
+    @classmethod
+    def of(
+        cls, text: "str | TextQuery", wanted: Sequence[str] = (), unwanted: Sequence[str] = ()
+    ) -> "TextQuery":
+        """Read a text, and combine it with others."""
+        first = text if isinstance(text, TextQuery) else cls.parse(text)
+        return cls((*first.wanted, *wanted), (*first.unwanted, *unwanted))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts, the wanted ones first."""
+        return (*self.wanted, *self.unwanted)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one wanted text and nothing else."""
+        return len(self.wanted) == 1 and not self.unwanted
+
+    def __str__(self) -> str:
+        parts = [" + ".join(self.wanted), *(f"without {text}" for text in self.unwanted)]
+        return ", ".join(part for part in parts if part)
+
+
+def _divided(text: str) -> tuple[str, list[str]]:
+    """What is wanted, in one piece, and the pieces that are not."""
+    wanted: list[str] = []
+    unwanted: list[str] = []
+    at = 0
+    while begin := _BEGIN.search(text, at):
+        wanted.append(text[at : begin.start()])
+        end, again = _END.search(text, begin.end()), _BEGIN.search(text, begin.end())
+        if again and (not end or again.start() <= end.start()):
+            stop = at = again.start()
+        else:
+            stop, at = (end.start(), end.end()) if end else (len(text), len(text))
+        unwanted += [piece.strip() for piece in _DIVIDE.split(text[begin.end() : stop])]
+    wanted.append(text[at:])
+    return " ".join(" ".join(wanted).split()), [piece for piece in unwanted if piece]
+
+
+def _article(text: str) -> str:
+    return next((word for word in _ARTICLES if text.lower().startswith(word)), "")

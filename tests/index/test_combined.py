@@ -1,0 +1,156 @@
+"""Several texts as one question: what is meant, and that pruning changes nothing."""
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import COLOURS, clip, colour_model
+from test_search import MODELS, collection_of, preview_of, query_of
+
+from ucofia import TextQuery
+from ucofia.errors import SettingError
+from ucofia.index.index import Index
+from ucofia.index.search.collection import Collection
+from ucofia.index.search.combined import SAMPLED, combination, rank
+from ucofia.index.search.scoring import Query, score
+from ucofia.index.search.search import Searcher
+from ucofia.index.storage.schema import Array
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "unwanted"),
+    [
+        ("a beach", ["a beach"], []),
+        ("a beach without people", ["a beach"], ["people"]),
+        ("a beach with no people or dogs", ["a beach"], ["people", "dogs"]),
+        ("no dogs and no cats", [], ["dogs", "cats"]),
+        ("Without a dog", [], ["a dog"]),
+        ("videos without people", [], ["people"]),
+        ("a dog, not a cat, on grass", ["a dog on grass"], ["a cat"]),
+        ("a street without cars but with trees", ["a street with trees"], ["cars"]),
+        ('a "no people" sign', ["a no people sign"], []),
+        ("a no parking sign", ["a no parking sign"], []),
+        ('a bar without "salt and pepper"', ["a bar"], ["salt and pepper"]),
+        ("snow on a piano, a knot", ["snow on a piano, a knot"], []),
+        ("no", ["no"], []),
+    ],
+)
+def test_plain_english_says_what_is_unwanted(
+    text: str, wanted: list[str], unwanted: list[str]
+) -> None:
+    assert TextQuery.parse(text) == TextQuery(tuple(wanted), tuple(unwanted))
+
+
+def test_a_question_has_a_text() -> None:
+    with pytest.raises(SettingError, match="at least one text"):
+        TextQuery(())
+
+
+def oracle(queries: list[Query], wanted: int, collection: Collection, among: Array) -> list[int]:
+    """Plain loops: every segment, every text, then the order."""
+    step = max(1, -(-len(collection) // SAMPLED))
+    values = dict.fromkeys(among.tolist(), 0.0)
+    for number, query in enumerate(queries):
+        sample = [float(value) for value in score(query, collection).total[::step]]
+        middle, deviation = statistics.median(sample), max(statistics.pstdev(sample), 1e-6)
+        totals = score(query, collection, among, alone=True).total.tolist()
+        for row, total in zip(values, totals, strict=True):
+            z = (total - middle) / deviation
+            if number < wanted:
+                values[row] += z / wanted
+            else:
+                values[row] -= max(0.0, z) if wanted else z
+    paths = [segment.path for segment in collection.segments]
+    return sorted(values, key=lambda row: (-round(values[row], 9), paths[row]))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "unwanted", "spread", "copies", "filtered"),
+    [
+        ("ucofia", 1, 1, 0.5, 0, False),
+        ("ucofia", 2, 1, 0.05, 4, True),
+        ("maxsim", 2, 0, 0.5, 4, False),
+        ("no patches", 1, 2, 0.5, 0, True),
+        ("not convex", 1, 1, 0.5, 4, False),
+        ("ucofia", 0, 2, 0.5, 4, False),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_list_is_that_of_plain_loops(
+    name: str, wanted: int, unwanted: int, spread: float, copies: int, filtered: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    collection = collection_of(rng, 140, spread=spread, copies=copies)
+    queries = [query_of(MODELS[name], rng, 3) for _ in range(wanted + unwanted)]
+    rows = np.sort(rng.permutation(len(collection))[:135]) if filtered else None
+    searcher = Searcher(collection, preview_of(collection), among=rows)
+    found = rank(combination(queries, wanted, collection), searcher, top=7)
+    expected = oracle(
+        queries, wanted, collection, np.arange(len(collection)) if rows is None else rows
+    )
+    assert found.rows.tolist() == expected[:7]
+
+
+def test_most_segments_are_not_scored() -> None:
+    rng = np.random.default_rng(1)
+    collection = collection_of(rng, 1500, spread=0.5, copies=0)
+    queries = [query_of(MODELS["ucofia"], rng, 3) for _ in range(2)]
+    searcher = Searcher(collection, preview_of(collection))
+    assert rank(combination(queries, 1, collection), searcher, top=5).scored < 500
+
+
+BANK = [f"{first} {second} thing" for first in COLOURS for second in COLOURS if first != second]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("videos")
+    for colours in (["red"], ["blue"], ["green"], ["red", "blue"], ["red", "green"], ["white"]):
+        clip(folder / f"{'-'.join(colours)}.mp4", colours)
+    index = Index.create(folder / "index", colour_model(), bank=BANK)
+    index.add(folder, workers=1)
+    return index
+
+
+def names(index: Index, query: TextQuery | str, **options: object) -> list[str]:
+    return [Path(hit.path).stem for hit in index.search(query, **options)]  # type: ignore[arg-type]
+
+
+def test_what_is_unwanted_goes_and_what_is_wanted_twice_comes(index: Index) -> None:
+    assert set(names(index, "red", top=3)) == {"red", "red-blue", "red-green"}
+    without = names(index, "red without blue", top=6)
+    assert without.index("red") < without.index("red-blue")
+    assert without.index("red-green") < without.index("red-blue")
+    assert names(index, TextQuery(("red", "green")), top=1) == ["red-green"]
+    assert set(names(index, "no red", top=3)) == {"blue", "green", "white"}
+
+
+def test_one_or_many_and_parsed_or_said_are_the_same(index: Index) -> None:
+    asked = ["red without blue", "red", TextQuery(("red", "green"), ("blue",)), "no red"]
+    together = index.search_many(asked, top=4)
+    assert together == [index.search(one, top=4) for one in asked]
+    assert together[0] == index.search(TextQuery(("red",), ("blue",)), top=4)
+
+
+def test_a_hit_says_what_each_text_says(index: Index) -> None:
+    for hit in index.search("red without blue", top=6):
+        red, blue = hit.parts
+        assert (red.text, red.is_wanted, blue.text, blue.is_wanted) == ("red", True, "blue", False)
+        assert red.confidence is not None and blue.confidence is not None
+        assert hit.confidence == min(red.confidence, 1 - blue.confidence)
+        assert hit.is_match == (bool(red.is_match) and not blue.is_match)
+        for part in hit.parts:
+            why = part.explain()
+            assert why.text == part.text
+            assert why.score == pytest.approx(part.score)
+            assert why == index.explain(part.text, hit.segment)
+        assert hit.explain().text == "red"
+
+
+def test_only_sure_ones_of_a_combined_query(index: Index) -> None:
+    every = index.search("red without blue", top=6)
+    least = sorted(hit.confidence or 0 for hit in every)[3]
+    sure = index.search("red without blue", top=6, min_confidence=least)
+    assert sure == [hit for hit in every if (hit.confidence or 0) >= least]
+    assert 0 < len(sure) < len(every)
