@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,30 @@ def test_texts_are_combined_and_taken_away(
     assert run("search", "--and", "green", "--not", "red") in (0, 3)
     assert "green.mp4" in capsys.readouterr().out.splitlines()[0]
     assert run("search") == 2
+
+
+def test_copies_are_one_hit_and_deleted_files_none(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "v"
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour], seconds_each=0.5)
+    shutil.copy(folder / "red.mp4", folder / "red again.mp4")
+    clip(folder / "red larger.mp4", ["red"], seconds_each=0.5, rate=8)
+    run("index", folder)
+    capsys.readouterr()
+    run("search", "red", "--json")
+    first, *others = json.loads(capsys.readouterr().out)
+    names = [Path(path).name for path in (first["path"], *first["copies"], *first["similar"])]
+    assert sorted(names) == ["red again.mp4", "red larger.mp4", "red.mp4"]
+    assert len(others) == 2
+    run("search", "red", "--top", "1")
+    out = capsys.readouterr().out
+    assert "also in" in out and "1 similar:" in out and out.count("at 0:00") == 1
+    (folder / "blue.mp4").unlink()
+    run("search", "blue")
+    out, err = capsys.readouterr()
+    assert "blue.mp4" not in out and "1 better hits are left out" in err
 
 
 def test_the_other_verbs(

@@ -17,6 +17,8 @@ from ucofia.cli import main
 from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
 from ucofia.index.results.hits import Hit
+from ucofia.index.storage.schema import SegmentInfo
+from ucofia.serve.copies import ShownHit
 
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
@@ -136,8 +138,9 @@ def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
     from ucofia.cli.search import print_hits
 
-    def hit(path: str, confidence: float | None, is_match: bool | None) -> Hit:
-        return Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
+    def hit(path: str, confidence: float | None, is_match: bool | None) -> ShownHit:
+        found = Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
+        return ShownHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
 
     print_hits([hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)])
     assert capsys.readouterr().out.splitlines() == [

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import clip, colour_model
+from fakes import COLOURS, clip, colour_model
+from PIL import Image
 
 from ucofia.errors import SettingError, UnreadableVideoError
 from ucofia.index import discover, encode_segments, ingest
@@ -16,6 +17,7 @@ from ucofia.index.index import Index
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
 
 
@@ -139,17 +141,53 @@ def test_a_changed_file_answers_with_what_it_is_now(index: Index, videos: Path) 
     assert Path(index.search("white")[0].path).stem == "red"
 
 
-def test_gone_files_stay_until_pruned_and_others_are_left_alone(
+def test_gone_files_are_forgotten_and_others_are_left_alone(
     index: Index, videos: Path, tmp_path: Path
 ) -> None:
     other = clip(tmp_path / "other" / "white.mp4", ["white"])
     index.add([videos, other])
     (videos / "red.mp4").unlink()
-    assert index.add(videos).missing == [str(videos / "red.mp4")]
+    assert index.add(videos, prune=False).missing == [str(videos / "red.mp4")]
     assert len(index) == 4
     other.unlink()
-    assert index.add(videos, prune=True).removed == 1
+    report = index.add(videos)
+    assert (report.removed, report.missing) == (1, [])
     assert paths(index) == ["blue.mp4", "green.mp4", "white.mp4"]
+
+
+def test_files_of_a_disk_that_is_away_are_kept(index: Index, videos: Path) -> None:
+    disk = videos / "disk"
+    disk.mkdir()
+    for name in ("red.mp4", "blue.mp4"):
+        (videos / name).rename(disk / name)
+    index.add(videos)
+    disk.rename(videos.parent / "away")
+    disk.mkdir()  # where it was mounted
+    report = index.add(videos)
+    assert (report.removed, len(report.missing), len(index)) == (0, 2, 3)
+    disk.rmdir()  # now the folder itself was deleted
+    assert index.add(videos).removed == 2
+    assert paths(index) == ["green.mp4"]
+
+
+@pytest.mark.parametrize("away", ["/media/ada/DISK", "/Volumes/DISK", "/mnt/disk"])
+def test_nothing_is_known_about_disks_that_are_not_mounted(away: str) -> None:
+    assert not discover.is_gone_for_good(f"{away}/holiday/beach.mp4")
+
+
+def test_pictures_are_videos_of_one_frame(index: Index, videos: Path) -> None:
+    for colour, name in (("yellow", "y.JPG"), ("white", "w.png"), ("black", "b.webp")):
+        Image.new("RGB", (64, 48), COLOURS[colour]).save(videos / name)
+    (videos / "broken.jpg").write_bytes(b"no picture")
+    Image.new("1", (9000, 9000)).save(videos / "huge.png")
+    report = index.add(videos, limits=Limits(pixels=8000 * 8000))
+    assert report.added == 6
+    reasons = {Path(failure.path).name: failure.reason for failure in report.failed}
+    assert "not a picture" in reasons["broken.jpg"]
+    assert "too large (9000 x 9000 pixels)" in reasons["huge.png"]
+    hit = index.search("yellow", top=1)[0]
+    assert (Path(hit.path).name, hit.best_second, hit.end_second) == ("y.JPG", 0.0, 0.0)
+    assert hit.explain().frames[0].weight == 1.0
 
 
 def test_long_videos_become_windows_grouped_per_video(index: Index, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ class Pieces:
         for word in text.lower().split():
             if word in WHOLE:
                 tokens.append(word)
-            elif not word.isascii() and len(word) < 3:
-                tokens.append("[UNK]")
+            elif not word.isascii():
+                tokens += [word[0], *(f"##{letter}" for letter in word[1:])]
             else:
                 tokens += [word[:2], *(f"##{word[at : at + 2]}" for at in range(2, len(word), 2))]
         return [*tokens, "[SEP]"]
@@ -41,7 +41,7 @@ def found(text: str, bank: Sequence[str] = ()) -> list[tuple[str, str | None]]:
     ("text", "better"),
     [
         ("a red ballon", "a red balloon"),
-        ("a kittne without an umbrela", "a kitten, without an umbrella"),
+        ("a baloon without an umbrela", "a balloon, without an umbrella"),
     ],
 )
 def test_a_word_that_is_nearly_known_gets_its_spelling(text: str, better: str) -> None:

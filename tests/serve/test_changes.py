@@ -1,6 +1,7 @@
 """A server whose index changes behind it: every answer is about one version, and none breaks."""
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,3 +92,20 @@ def test_what_comes_in_during_a_search_waits_for_the_next(
     assert names == {"red", "green", "blue"}
     assert Path(after.json()["hits"][0]["path"]).stem == "white"
     assert during.headers["etag"] != after.headers["etag"]
+
+
+def test_an_index_that_was_made_again_is_served(
+    client: TestClient, index: Index, tmp_path: Path
+) -> None:
+    before = client.get("/api/search", params={"text": "red"}).json()["hits"]
+    assert len(before) == 3
+    shutil.rmtree(index.path)
+    again = Index.create(index.path, colour_model())
+    again.add(tmp_path / "videos" / "green.mp4")
+    answer = client.get("/api/search", params={"text": "red"})
+    assert answer.status_code == 200, answer.text
+    assert [Path(hit["path"]).stem for hit in answer.json()["hits"]] == ["green"]
+    assert client.get("/api/info").json()["videos"] == 1
+    assert client.get(answer.json()["hits"][0]["poster"]).status_code == 200
+    gone = next(hit for hit in before if Path(hit["path"]).stem == "blue")
+    assert client.get(gone["media"]).status_code == 404

@@ -52,6 +52,17 @@ def test_copies_are_one_hit_with_its_places(client: TestClient) -> None:
     assert client.get("/api/info").json()["videos"] == 3
 
 
+def test_what_is_nearly_the_same_stands_behind_the_best(client: TestClient, folder: Path) -> None:
+    clip(folder / "red larger.mp4", ["red"], rate=8)  # other bytes, the same to see
+    clip(folder / "red longer.mp4", ["red"], seconds_each=9.0)
+    Index.open(folder.parent / "index", colour_model()).add(folder)
+    hits = search(client)["hits"]
+    groups = [{Path(one["path"]).name for one in (hit, *hit["similar"])} for hit in hits]
+    assert sorted(map(len, groups)) == [1, 1, 1, 2]
+    assert any("red larger.mp4" in group and len(group) == 2 for group in groups)
+    assert {"red longer.mp4"} in groups
+
+
 def test_pages_count_contents(client: TestClient) -> None:
     pages, offset = [], 0
     while offset is not None:

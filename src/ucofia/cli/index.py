@@ -42,8 +42,8 @@ def index_command(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Videos, GIFs, or folders of them. With --cluster also @FILE, a list of them, "
-            "and addresses like s3://bucket/folder."
+            help="Videos, GIFs, pictures, or folders of them. With --cluster also @FILE, a list "
+            "of them, and addresses like s3://bucket/folder."
         ),
     ],
     index: NewIndexOption = None,
@@ -63,7 +63,14 @@ def index_command(
             help="A file of texts like your queries, one per line, to balance scores against."
         ),
     ] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Forget files that are gone.")] = False,
+    prune: Annotated[
+        bool | None,
+        typer.Option(
+            "--prune/--no-prune",
+            help="Forget files that are gone, always or never. Default: unless their folder is "
+            "empty or away, as when a disk is not connected.",
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay, and look again every --every seconds.")
     ] = False,
@@ -110,7 +117,12 @@ def index_command(
                     scratch_bytes=int(scratch_gb * (1 << 30)),
                 )
                 report = add(
-                    opened, paths, options, prune=prune, retry=last is None, progress=progress
+                    opened,
+                    paths,
+                    options,
+                    prune=bool(prune),
+                    retry=last is None,
+                    progress=progress,
                 )
         if last is None or _is_news(report, last):
             show_json(report) if json else _tell(report, opened)
@@ -267,7 +279,8 @@ def _tell(report: "AddReport", opened: "Index") -> None:
     for warning in report.warnings:
         talk(f"  warning: {warning}")
     if report.missing:
-        talk(f"  {len(report.missing)} files are gone; forget them with --prune")
+        what = f"{len(report.missing)} files are away, perhaps with their disk"
+        talk(f"  {what}; forget them with --prune")
     spent = ", ".join(f"{name} {value:.1f}" for name, value in report.spent.items())
     took = f"{report.seconds:.1f} s" + (f" ({spent})" if spent else "")
     talk(f"  {len(opened)} segments in {opened.path}, {took}")

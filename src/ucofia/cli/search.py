@@ -1,8 +1,9 @@
 """Verbs that ask an index: search, describe, similar."""
 
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -21,11 +22,18 @@ from ucofia.cli.options import (
 from ucofia.timecode import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.recall import Recall
+    from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
+    from ucofia.serve.copies import ShownHit
+
+T = TypeVar("T")
 
 FIRST_DAY = datetime(1971, 1, 1)
+NAMED = 3  # of videos that are nearly the same
 HINTED = 10  # texts; of a long file of them nobody reads more
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
@@ -91,18 +99,28 @@ def search(
     _require_kind(explain)
     filters = filters_of(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
-    answers = opened.search_many(
-        asked, top=top, exact=exact, filters=filters, min_confidence=min_confidence
-    )
+    newest = opened.newest()
+
+    def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
+        return newest.search_many(
+            some,
+            top=count,
+            exact=exact,
+            grouped=True,
+            filters=filters,
+            min_confidence=min_confidence,
+        )
+
+    answers = _shown(newest, asked, top, ask)
     _print(texts if queries else None, answers, json=json)
     for question in asked[:HINTED]:
-        for hint in opened.hints(question):
+        for hint in newest.hints(question):
             talk(f"hint: {hint.message}")
     if explain is not None:
-        _explain([hit for hits in answers for hit in hits], explain)
+        _explain([one.hit for found in answers for one in found], explain)
     if not exact:
-        _say_recall(opened.fast_recall())
-    return outcome([hit for hits in answers for hit in hits], is_empty=not len(opened))
+        _say_recall(newest.fast_recall())
+    return outcome([one.hit for found in answers for one in found], is_empty=not len(opened))
 
 
 @app.command()
@@ -152,35 +170,75 @@ def similar(
     from ucofia.index.index import Index
 
     filters = filters_of(under, min_seconds, max_seconds, since)
-    hits = Index.open(index_here(index), device=device).similar(example, top=top, filters=filters)
-    if json:
-        show_json(hits)
-    else:
-        print_hits(hits)
-    return 0 if hits else NO_MATCH
+    newest = Index.open(index_here(index), device=device).newest()
+
+    def ask(some: "Sequence[Path]", count: int) -> "list[list[Hit]]":
+        return [newest.similar(one, top=count, filters=filters) for one in some]
+
+    answers = _shown(newest, [example], top, ask)
+    _print(None, answers, json=json)
+    return 0 if answers[0] else NO_MATCH
 
 
-def _print(texts: list[str] | None, answers: "list[list[Hit]]", *, json: bool) -> None:
+def _shown(
+    newest: "Snapshot",
+    asked: "Sequence[T]",
+    top: int,
+    ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
+) -> "list[list[ShownHit]]":
+    """Answer questions with hits as people count them: one per content, none of what is gone."""
+    from ucofia.index.results.near_duplicates import NearDuplicates
+    from ucofia.serve.catalogue import catalogue
+    from ucofia.serve.copies import LOOK_AHEAD, shown
+
+    known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
+    found, gone = [], 0
+    first_look = top + LOOK_AHEAD
+    for question, first in zip(asked, ask(asked, first_look), strict=True):
+
+        def ranked(count: int, question: T = question, first: "list[Hit]" = first) -> "list[Hit]":
+            return first if count == first_look else ask([question], count)[0]
+
+        page = shown(ranked, known, wanted=top, is_alike=is_alike)
+        found.append(list(page.hits))
+        gone += page.gone
+    if gone:
+        talk(f"{gone} better hits are left out: their files are not there any more")
+    return found
+
+
+def _print(texts: list[str] | None, answers: "list[list[ShownHit]]", *, json: bool) -> None:
     """Print the hits of one text, or of several with the texts."""
-    if texts is None:
-        show_json(answers[0]) if json else print_hits(answers[0])
-        return
     if json:
-        pairs = zip(texts, answers, strict=True)
+        written = [[_written(one) for one in found] for found in answers]
+        if texts is None:
+            show_json(written[0])
+            return
+        pairs = zip(texts, written, strict=True)
         show_json([{"text": text, "hits": hits} for text, hits in pairs])
         return
-    for text, hits in zip(texts, answers, strict=True):
-        show(f"# {text}")
-        print_hits(hits)
+    for number, found in enumerate(answers):
+        if texts is not None:
+            show(f"# {texts[number]}")
+        print_hits(found)
 
 
-def print_hits(hits: "list[Hit]") -> None:
+def _written(one: "ShownHit") -> dict[str, object]:
+    """A hit for programs, with the other files of its content, and those that are nearly alike."""
+    values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
+    del values["explainer"]
+    places = {"copies": [place.path for place in one.copies]}
+    return values | places | {"similar": [other.info.path for other in one.similar]}
+
+
+def print_hits(found: "list[ShownHit]") -> None:
     """Print hits as a table for people: matches first, how sure in words; scores are in --json."""
     from ucofia.index.results.match import match_word
 
-    matches = [hit for hit in hits if hit.is_match is not False]
-    others = [hit for hit in hits if hit.is_match is False]
-    for number, hit in enumerate([*matches, *others], 1):
+    matches = [one for one in found if one.hit.is_match is not False]
+    others = [one for one in found if one.hit.is_match is False]
+    for number, one in enumerate([*matches, *others], 1):
+        hit = one.hit
         if matches and others and number == len(matches) + 1:
             show("less likely:")
         word = match_word(hit.confidence, hit.is_match)
@@ -189,6 +247,15 @@ def print_hits(hits: "list[Hit]") -> None:
         for moment in hit.moments:
             if moment.score > hit.score - 0.1 * abs(hit.score):
                 show(f"     {' ' * len(sure)}also at {clock(moment.best_second)}")
+        for place in one.copies:
+            show(f"     {' ' * len(sure)}also in {place.path}")
+        if one.similar:
+            show(f"     {' ' * len(sure)}{len(one.similar)} similar: {_names(one.similar)}")
+
+
+def _names(found: "Sequence[ShownHit]") -> str:
+    names = [Path(one.info.path).name for one in found[:NAMED]]
+    return ", ".join([*names, "…"] if len(found) > NAMED else names)
 
 
 def filters_of(

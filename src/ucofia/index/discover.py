@@ -16,6 +16,10 @@ SUFFIXES = frozenset(
     ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
     ".webm .wmv .y4m".split()
 )
+PICTURES = frozenset(".jpeg .jpg .png .webp".split())  # still, and shown by every browser
+# Where systems put disks: right below these, and for each user right below these.
+_MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
+_USERS_MOUNTS = frozenset({"/media", "/run/media"})
 _READ_BYTES = 1 << 20
 
 
@@ -34,7 +38,7 @@ def place_of(path: Path | str) -> str:
 
 
 def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
-    """Find the videos in folders, in order; a file that is named is taken whatever its suffix.
+    """Find videos and pictures in folders, in order; a file that is named is taken in any case.
 
     Hidden folders are left out, links to folders are not followed. A name that is not there is
     an error, because nothing would be found and nobody would know why.
@@ -81,6 +85,26 @@ def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path
     )
 
 
+def is_gone_for_good(path: str) -> bool:
+    """Tell whether a file that is not there was deleted, as far as can be told.
+
+    A disk that is not connected leaves an empty folder behind, or none at all below where disks
+    are mounted; then nothing is known about its files.
+    """
+    above = os.path.dirname(path)
+    while not os.path.isdir(above):
+        if above == os.path.dirname(above):
+            return False
+        above = os.path.dirname(above)
+    if above in _MOUNTS or os.path.dirname(above) in _USERS_MOUNTS:
+        return False
+    try:
+        with os.scandir(above) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False
+
+
 def _status(path: str) -> os.stat_result | None:
     for look in (os.stat, os.lstat):  # a link that leads nowhere is there, and somebody's mistake
         with contextlib.suppress(OSError):
@@ -93,5 +117,7 @@ def _videos_below(folder: str) -> Iterator[str]:
         is_index = "segments.lance" in folders
         folders[:] = [] if is_index else sorted(n for n in folders if not n.startswith("."))
         for name in sorted(names):
-            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith("."):
+            if os.path.splitext(name)[1].lower() in SUFFIXES | PICTURES and not name.startswith(
+                "."
+            ):
                 yield os.path.join(here, name)

@@ -133,6 +133,17 @@ class Index:
             index._require_same(model)
         return index
 
+    def reopened(self) -> "Index":
+        """Open whatever index lies at the same place now, with the same model if that fills it.
+
+        Raises:
+            NoIndexError: There is none any more.
+        """
+        fresh = Index(Store.open(self.path), device=self._device)
+        if fresh.settings.fingerprint == self.settings.fingerprint:
+            fresh._given = self._given or self.__dict__.get("model")
+        return fresh
+
     @property
     def path(self) -> str:
         """Where the index is."""
@@ -194,7 +205,7 @@ class Index:
         self,
         paths: Path | str | Sequence[Path | str],
         *,
-        prune: bool = False,
+        prune: bool | None = None,
         workers: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         retry: bool = True,
@@ -208,8 +219,9 @@ class Index:
         at any time: the next `add` continues.
 
         Args:
-            paths: Videos, or folders of them; hidden folders are left out.
-            prune: Also forget files below `paths` that are gone.
+            paths: Videos, pictures, or folders of them; hidden folders are left out.
+            prune: Forget files below `paths` that are gone: always, never, or (None) unless their
+                whole folder is empty or away, as when a disk is not connected.
             workers: Processes that decode; None takes one less than there are cores.
             limits: What one file may cost before it is given up.
             retry: Try files again that broke a limit, or the decoder, when last tried.

@@ -19,7 +19,7 @@ from pathlib import Path
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, failures
 from ucofia.index import encode_segments as encode
-from ucofia.index.discover import FoundFile
+from ucofia.index.discover import FoundFile, is_gone_for_good
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
@@ -55,8 +55,8 @@ class AddReport:
     changed: int = 0  # new content under a known name
     moved: int = 0  # known content under a new name: no pass of the model
     unchanged: int = 0
-    removed: int = 0
-    missing: list[str] = field(default_factory=list)  # in the index, no longer on disk
+    removed: int = 0  # no longer on disk, and forgotten
+    missing: list[str] = field(default_factory=list)  # no longer on disk, and kept
     failed: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     segments: int = 0  # rows written
@@ -87,7 +87,7 @@ def add(
     model: Model,
     paths: Sequence[Path | str],
     *,
-    prune: bool = False,
+    prune: bool | None = None,
     workers: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     retry: bool = True,
@@ -117,11 +117,11 @@ def add(
     failed = {failure.path for failure in run.report.failed}
     failures.forget(store, filter(is_gone, run.bad.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
-    if prune:
-        store.remove(gone)
-        run.report.removed = len(gone)
-    else:
-        run.report.missing = gone
+    forgotten = [path for path in gone if prune or (prune is None and is_gone_for_good(path))]
+    if forgotten:
+        store.remove(forgotten)
+    run.report.removed = len(forgotten)
+    run.report.missing = sorted(set(gone) - set(forgotten))
     run.report.seconds, run.report.spent = watch.total, watch.seconds
     return run.report
 

@@ -160,6 +160,7 @@ class Writer:
             frame_seconds=list(info.frame_seconds),
             moments=moments,
             copies=_places(one.copies),
+            similar=[self._hit(other) for other in one.similar],
             parts=[schema.PartOut.model_validate(p, from_attributes=True) for p in hit.parts],
         )
 

@@ -79,7 +79,7 @@ class Api:
         self.handle = IndexHandle(index)
         self.engine = Engine(self.handle, executors.score)
         self.files = Files(settings.index_folders)
-        self.jobs = Jobs(index, self.files)
+        self.jobs = Jobs(self.handle, self.files)
         folder = settings.thumbnails or cache_folder() / "thumbnails"
         self.thumbnails = Thumbnails(self.files, folder, disk_bytes=settings.thumbnail_bytes)
         self.write = answers.Writer(settings.base_path + prefix)

@@ -1,7 +1,8 @@
 """Hits as people count them: one per content, and none of files that are gone.
 
-The index ranks files. Here copies of one file become one hit with several places, and whatever
-was deleted since it was indexed is left out, at the moment it is shown.
+The index ranks files. Here copies of one file become one hit with several places, what is nearly
+the same is grouped behind the best of its kind, and whatever was deleted since it was indexed is
+left out, at the moment it is shown.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve.catalogue import Catalogue, is_there
 
+LOOK_AHEAD = 10  # hits beyond those wanted, in which copies and the like are looked for
+
 
 @dataclass(frozen=True)
 class ShownHit:
@@ -19,6 +22,7 @@ class ShownHit:
     hit: Hit
     info: SegmentInfo
     copies: Sequence[SegmentInfo]
+    similar: Sequence["ShownHit"] = ()  # nearly the same, best first
 
 
 @dataclass(frozen=True)
@@ -29,24 +33,36 @@ class Shown:
     gone: int
 
 
-def shown(ranked: Callable[[int], Sequence[Hit]], known: Catalogue, *, wanted: int) -> Shown:
-    """Take hits from a ranking until enough can be shown; `ranked(n)` gives the best n."""
-    asked = wanted
+def shown(
+    ranked: Callable[[int], Sequence[Hit]],
+    known: Catalogue,
+    *,
+    wanted: int,
+    is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None = None,
+) -> Shown:
+    """Take hits from a ranking until enough can be shown; `ranked(n)` gives the best n.
+
+    With `is_alike`, hits that are nearly the same as a better one stand behind it.
+    """
+    asked = wanted + LOOK_AHEAD
     while True:
         hits = ranked(asked)
-        result = _distinct(hits, known, wanted)
+        result = _distinct(hits, known, wanted, is_alike)
         if len(result.hits) >= wanted or len(hits) < asked:
             return result
         asked *= 2
 
 
-def _distinct(hits: Sequence[Hit], known: Catalogue, wanted: int) -> Shown:
+def _distinct(
+    hits: Sequence[Hit],
+    known: Catalogue,
+    wanted: int,
+    is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None,
+) -> Shown:
     seen: set[str] = set()
-    found: list[ShownHit] = []
+    groups: list[list[ShownHit]] = []
     gone = 0
     for hit in hits:
-        if len(found) == wanted:
-            break
         info = known.segments[hit.segment]
         content = info.content_hash or info.path
         if content in seen:
@@ -54,11 +70,18 @@ def _distinct(hits: Sequence[Hit], known: Catalogue, wanted: int) -> Shown:
         seen.add(content)
         places = [place for place in known.copies(info) if is_there(place.path)]
         if not places:
-            gone += 1
+            gone += len(groups) < wanted
             continue
         first, *others = places
-        found.append(ShownHit(_at(hit, first), first, others))
-    return Shown(found, gone)
+        one = ShownHit(_at(hit, first), first, others)
+        for group in groups if is_alike else ():
+            if is_alike and is_alike(group[0].info, first):
+                group.append(one)
+                break
+        else:
+            if len(groups) < wanted:
+                groups.append([one])
+    return Shown([replace(first, similar=others) for first, *others in groups], gone)
 
 
 def _at(hit: Hit, info: SegmentInfo) -> Hit:

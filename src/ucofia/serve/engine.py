@@ -21,6 +21,7 @@ from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.near_duplicates import NearDuplicates
 from ucofia.index.results.similar import TextHit
 from ucofia.index.results.whole_words import whole_words
 from ucofia.index.snapshot import Snapshot
@@ -141,7 +142,7 @@ class Engine:
         def answer(wanted: int) -> list[Hit]:
             return examples.similar(features, collection, among, top=wanted)
 
-        return _found(shown(answer, self.view.catalogue, wanted=offset + top + 1), offset, top)
+        return _found(self._shown(answer, offset + top + 1), offset, top)
 
     def describe(self, video: str, texts: Sequence[str], top: int) -> list[TextHit]:
         """Find words for a video of the index."""
@@ -271,8 +272,12 @@ class Engine:
         def kept(wanted: int) -> list[Hit]:
             return self._kept(key, wanted, answer)[:wanted]
 
-        page = shown(kept, self.view.catalogue, wanted=offset + top + 1)
+        page = self._shown(kept, offset + top + 1)
         return _found(page, offset, top, was_cut=was_cut)
+
+    def _shown(self, answer: Callable[[int], list[Hit]], wanted: int) -> Shown:
+        is_alike = NearDuplicates(self.snapshot.collection)
+        return shown(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
 
     def _kept(
         self, key: tuple[object, ...], wanted: int, answer: Callable[[int], list[Hit]]

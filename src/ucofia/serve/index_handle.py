@@ -4,13 +4,19 @@ Searches, facts and pictures come from one open index. Whoever needs answers tha
 takes a `View`; a lock keeps two threads from looking for a newer version at the same time.
 """
 
+import logging
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from ucofia.errors import DamagedIndexError, NoIndexError, RefusedError
+from ucofia.errors import (
+    DamagedIndexError,
+    IndexReplacedError,
+    NoIndexError,
+    RefusedError,
+)
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank
 from ucofia.index.index import Index
@@ -19,6 +25,8 @@ from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import store
 from ucofia.index.storage.lock import is_being_written
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
+
+logger = logging.getLogger(__name__)
 
 PICTURES_KEPT = 512  # segments
 INFO_SECONDS = 10.0
@@ -99,6 +107,11 @@ class IndexHandle:
 
     def _newest(self) -> Snapshot:
         try:
+            return self.index.newest()
+        except IndexReplacedError:  # deleted and made again: this is the index now
+            self.index = self.index.reopened()
+            self._pictures.clear()
+            logger.warning("the index at %s was made again; the new one is used", self.index.path)
             return self.index.newest()
         except DamagedIndexError as error:
             if store.exists(self.index.path):

@@ -14,6 +14,7 @@ from ucofia.index.discover import find, place_of
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
 from ucofia.serve.files import Files
+from ucofia.serve.index_handle import IndexHandle
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class _Stopped(Exception):  # noqa: N818 - nothing has gone wrong
 class Jobs:
     """The one job that may run."""
 
-    def __init__(self, index: Index, files: Files) -> None:
-        self._index, self._files = index, files
+    def __init__(self, handle: IndexHandle, files: Files) -> None:
+        self._handle, self._files = handle, files
         self.state: JobState | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -82,7 +83,8 @@ class Jobs:
             self._progress("looking for videos", 0, None)
             found = [file.path for file in find(places)]
             inside = [path for path in found if self._files.is_inside(path)]
-            own = Index.open(self._index.path, self._index.model)
+            index = self._handle.index
+            own = Index.open(index.path, index.model)
             report = own.add(inside, progress=self._progress) if inside else AddReport()
         except _Stopped:
             self._end("failed", "stopped with the server; what was finished is kept")

@@ -49,6 +49,7 @@ class FoundVideo(BaseModel):
     duration_seconds: float
     segment: str = Field(description="Names this stretch of the video for `explain`.")
     copies: list[str] = Field(description="Other files with the same content.")
+    similar: list[str] = Field(description="Files that show nearly the same.")
 
 
 class SearchResult(BaseModel):
@@ -133,6 +134,7 @@ def create_server(index: Index) -> MCPServer[Any]:
                 duration_seconds=one.info.duration_seconds,
                 segment=one.info.id,
                 copies=[place.path for place in one.copies],
+                similar=[other.info.path for other in one.similar],
             )
             for one in found
         ]

@@ -20,6 +20,8 @@ _TYPES = {
     ".3gp": "video/3gpp",
     ".avi": "video/x-msvideo",
     ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
     ".m4v": "video/mp4",
     ".mkv": "video/x-matroska",
     ".mov": "video/quicktime",
@@ -27,7 +29,9 @@ _TYPES = {
     ".mpeg": "video/mpeg",
     ".mpg": "video/mpeg",
     ".ogv": "video/ogg",
+    ".png": "image/png",
     ".webm": "video/webm",
+    ".webp": "image/webp",
     ".wmv": "video/x-ms-wmv",
 }
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")

@@ -128,6 +128,7 @@ class HitOut(BaseModel):
     parts: list[PartOut] = Field(
         description="Of a question with several texts: each one, the wanted first; else empty."
     )
+    similar: list["HitOut"] = Field(description="Hits that are nearly the same, best first.")
 
 
 class VideoOut(BaseModel):

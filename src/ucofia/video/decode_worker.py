@@ -24,7 +24,7 @@ from jaxtyping import UInt8
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
 from ucofia.video.crop import crop, fit, fitted_size
 from ucofia.video.decode import Keep, OpenVideo, Picture
-from ucofia.video.limits import Limits
+from ucofia.video.limits import Limits, is_picture
 from ucofia.video.sample import SampledSegment, Sampling, sample_frames
 from ucofia.video.seek_plan import Timeline
 
@@ -47,6 +47,10 @@ class Answerer:
     ) -> tuple[dict[str, Any], bytes]:
         """Decode one file, or a part of one, into crops, or say why not."""
         path = request["path"]
+        if is_picture(path):
+            from ucofia.video.image_worker import answer as still_picture
+
+            return still_picture(request, limits, heartbeat)
         sampling = Sampling(
             **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
         )

@@ -5,7 +5,6 @@ one frame. Imports no torch, so that it starts quickly and has little to lose.
 """
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop
+from ucofia.video.crop import crop, fit, fitted_size
 from ucofia.video.decode import VideoInfo
 from ucofia.video.decode_worker import serve
 from ucofia.video.limits import Limits, require_file
@@ -34,11 +33,21 @@ def answer(
         return {"error": type(error).__name__, "reason": error.reason}, b""
     height, width = frame.shape[:2]
     info = VideoInfo(0.0, 1, 0.0, width, height, kind, kind)
-    header = {"info": asdict(info), "segments": [[0, 0, 1]], "seconds": [0.0], "warnings": []}
-    return header, crop(frame, int(request["size"]))[None].tobytes()
+    size = int(request["size"])
+    is_whole = bool(request.get("whole"))
+    kept = fit(frame, *fitted_size(frame, size)) if is_whole else crop(frame, size)
+    header = {
+        "info": asdict(info),
+        "segments": [[0, 0, 1]],
+        "seconds": [0.0],
+        "picture": kept.shape[1:],
+        "warnings": [],
+    }
+    return header, kept.tobytes()
 
 
 def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
+    Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
     try:
         require_file(Path(path))
         with Image.open(path, formats=FORMATS) as image:
@@ -60,6 +69,4 @@ def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-    Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
     serve(answer)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
 
+PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())  # suffixes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -55,3 +57,8 @@ def _reason(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return "it may not be read (permission denied)"
     return f"it cannot be opened ({error.strerror})"
+
+
+def is_picture(path: Path | str) -> bool:
+    """Tell by its suffix whether a file is a still picture."""
+    return os.path.splitext(path)[1].lower() in PICTURES

@@ -123,6 +123,8 @@ def segments(duration_seconds: float, segment: Segment = "auto") -> list[tuple[f
     if isinstance(segment, str):
         if segment not in ("auto", "whole"):
             raise SettingError("segment", segment, "it must be 'auto', 'whole' or seconds")
+        if not duration_seconds:  # a still picture
+            return [(0.0, 0.0)]
         is_whole = segment == "whole" or duration_seconds <= WHOLE_UP_TO_SECONDS
         window = duration_seconds if is_whole else WINDOW_SECONDS
     else:

@@ -23,11 +23,8 @@ from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
-from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.sample import Sampling, Segment
-from ucofia.video.worker_process import VIDEO_WORKER
 
-PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 SEGMENTS_COMPARED_AT_ONCE = 512
 
 
@@ -138,8 +135,7 @@ def likeness(video: VideoFeatures, collection: Collection) -> Likeness:
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
     request = Request(path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling)
-    command = IMAGE_WORKER if Path(place).suffix.lower() in PICTURES else VIDEO_WORKER
-    result = next(decode_many([request], command=command))
+    result = next(decode_many([request]))
     if isinstance(result, Failed):
         raise result.error
     return list(result.clips)

@@ -31,6 +31,11 @@ export function picture(hit) {
   thumb.sharpen = () => { still.src = hit.thumbnail; };
   still.addEventListener("load", () => thumb.classList.add("sharp"));
   nearby.observe(thumb);
+  if (hit.media_type.startsWith("image/") && hit.media_type !== "image/gif") {
+    thumb.play = () => {};
+    thumb.rest = () => {};
+    return thumb;
+  }
   if (hit.media_type === "image/gif") {
     thumb.play = () => { still.src = hit.media; };
     thumb.rest = () => { still.src = hit.thumbnail; };
@@ -75,7 +80,7 @@ export function picture(hit) {
 }
 
 // A hit with its word and moment, or a video that nobody asked for with neither.
-export function card(hit, { href, open }) {
+export function card(hit, { href, open, unfold }) {
   const thumb = picture(hit);
   const isLong = hit.duration_seconds >= 1;
   const isHit = hit.score !== undefined;
@@ -91,7 +96,10 @@ export function card(hit, { href, open }) {
     },
   }, title(hit.path));
   const places = hit.copies?.length ? `in ${hit.copies.length + 1} places` : "";
-  const facts = [matchWord(hit), moment, places].filter(Boolean);
+  // "No match" on every card of a heading that says so would be noise.
+  const word = hit.match === "no match" ? null : matchWord(hit);
+  const alike = hit.similar?.length ? make("button", { type: "button", class: "link alike", onclick: () => { alike.remove(); unfold(place); } }, `${hit.similar.length} similar`) : null;
+  const facts = [word, moment, places, alike].filter(Boolean);
   const article = make("article", {
     class: "card",
     onmouseenter: () => thumb.play(), onmouseleave: () => thumb.rest(),
@@ -102,7 +110,8 @@ export function card(hit, { href, open }) {
     make("h3", { title: hit.path }, link),
     make("p", { class: "facts" }, ...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])))));
   article.hit = hit;
-  return make("li", {}, article);
+  const place = make("li", {}, article);
+  return place;
 }
 
 export function skeletons(count) {

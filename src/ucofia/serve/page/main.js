@@ -126,7 +126,16 @@ async function showWall(signal) {
   }
 }
 
-const actions = (hit) => ({ href: link({ play: hit.segment }), open: (one) => { remember(); go({ play: one.segment }); play(one); } });
+const actions = (hit) => ({
+  href: link({ play: hit.segment }),
+  open: (one) => { remember(); go({ play: one.segment }); play(one); },
+  // What is nearly the same comes out behind the one that stood for all.
+  unfold: (place) => {
+    shown.hits.splice(shown.hits.indexOf(hit) + 1, 0, ...hit.similar);
+    place.after(...hit.similar.map((one) => card(one, actions(one))));
+    place.nextElementSibling.querySelector("a").focus();
+  },
+});
 
 // Matches first; what is less likely folded below. Without confidence there is one list.
 function addHits(answer) {
@@ -162,8 +171,8 @@ function summarise(answer) {
   ].filter(Boolean);
   const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
   const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
-  const less = answer.unwanted.length ? ` Without ${answer.unwanted.join(", ")}.` : "";
-  $("summary").textContent = [count + less, ...notes].join(" ");
+  const less = answer.unwanted.length ? `, without ${answer.unwanted.join(", ")}` : "";
+  $("summary").textContent = [count.replace(/\.$/, `${less}.`), ...notes].join(" ");
   hint(answer.hints);
   $("rest").open = isJudged && !matches;
 }

@@ -7,7 +7,7 @@ const MOST = 40;
 
 export function slideshow(hit, ontime) {
   const seconds = moments(hit);
-  const frame = make("img", { class: "screen", alt: `pictures of ${fileName(hit.path)}` });
+  const frame = make("img", { class: "screen", src: hit.thumbnail, alt: `pictures of ${fileName(hit.path)}` });
   const slider = make("input", { type: "range", min: 0, max: seconds.length - 1, step: 1, "aria-label": "moment" });
   const time = make("span", {});
   const playing = make("button", { type: "button", class: "plain", "aria-label": "Play or pause" });
@@ -16,7 +16,10 @@ export function slideshow(hit, ontime) {
   const address = (index) => hit.thumbnail.replace(/second=[\d.]+/, `second=${seconds[index].toFixed(2)}&size=large`);
   const show = (index) => {
     at = (index + seconds.length) % seconds.length;
-    frame.src = address(at);
+    // The picture before stays until this one has come; the first is the one of the card.
+    const [wanted, coming] = [at, new Image()];
+    coming.onload = () => { if (at === wanted) frame.src = coming.src; };
+    coming.src = address(at);
     slider.value = at;
     time.textContent = `${clock(seconds[at])} / ${clock(hit.duration_seconds)}`;
     ontime(seconds[at]);

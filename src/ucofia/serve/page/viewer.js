@@ -73,8 +73,10 @@ function showScreen(stage, hit, signal) {
   const listeners = [];
   const screen = { seek: () => {}, ontime: (listener) => listeners.push(listener) };
   const tell = (second) => { for (const listener of listeners) listener(second); };
-  if (hit.media_type === "image/gif") {
-    stage.append(make("img", { class: "screen", src: hit.media, alt: fileName(hit.path) }));
+  if (hit.media_type.startsWith("image/")) {
+    const still = make("img", { class: "screen", src: hit.media, alt: fileName(hit.path) });
+    still.addEventListener("error", () => { if (!signal.aborted) stage.replaceChildren(gone(hit)); });
+    stage.append(still);
     return screen;
   }
   const video = make("video", { class: "screen", controls: true, playsInline: true, preload: "auto", poster: hit.thumbnail });

@@ -43,7 +43,7 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
     make("span", {}, named[level.name] ?? level.name),
     make("div", {}, make("i", { class: level.name, style: { width: `${Math.min(100, Math.max(2, (100 * level.contribution) / tallest))}%` } })),
     make("span", { title: `(similarity ${level.similarity.toFixed(2)} + bias ${level.bias.toFixed(2)}) × share ${level.share.toFixed(2)}` }, level.contribution.toFixed(2))]);
-  const sure = hit.confidence === null || hit.confidence === undefined ? "" : `${percent(hit.confidence)} sure`;
+  const sure = hit.confidence === null || hit.confidence === undefined ? "" : `${percent(hit.confidence)} likely`;
   place.replaceChildren(
     make("div", { class: "drawer-top" }, make("h3", {}, "Why this one"), make("button", { type: "button", class: "plain", "aria-label": "Close", onclick: onclose }, icon("close"))),
     parts.length > 1 ? make("div", { class: "parts" }, ...parts.map((part) => make("button", {

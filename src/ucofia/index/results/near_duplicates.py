@@ -1,0 +1,68 @@
+"""Which videos are nearly the same: another encoding, another size, the next picture of a series.
+
+Two segments are alike when the model hardly tells them apart, as a whole and from moment to moment
+(a door that opens is no door that closes), and their videos are about as long.
+Vectors of some models all point much the same way, so they must be alike also after the mean of
+the collection is taken off.
+"""
+
+import numpy as np
+
+from ucofia.index.search.collection import Collection
+from ucofia.index.storage.schema import Array, SegmentInfo
+
+ALIKE = 0.95  # cosine of the vectors of two segments
+ALIKE_CENTRED = 0.8  # the same, without what all segments share
+ALIKE_IN_TIME = 0.85  # mean cosine of frames at the same share of both
+SAMPLED = 512  # segments, for what all share
+LENGTH_OFF = 0.1  # share by which the lengths of their videos may differ
+LENGTH_OFF_SECONDS = 0.5
+
+
+class NearDuplicates:
+    """Compares segments of a collection; vectors are read once."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._vectors: dict[str, tuple[Array, Array]] = {}
+        rows = np.arange(0, len(collection), max(1, -(-len(collection) // SAMPLED)))
+        vectors = collection.video.take(rows)[:, 0].astype(np.float32) if len(rows) else None
+        self._shared = None if vectors is None else _unit(vectors).mean(0)
+
+    def __call__(self, one: SegmentInfo, other: SegmentInfo) -> bool:
+        """Tell whether two segments show nearly the same."""
+        lengths = one.duration_seconds, other.duration_seconds
+        if abs(lengths[0] - lengths[1]) > LENGTH_OFF * max(lengths) + LENGTH_OFF_SECONDS:
+            return False
+        (plain, centred), (others, others_centred) = self._vector(one), self._vector(other)
+        if float(plain @ others) < ALIKE or float(centred @ others_centred) < ALIKE_CENTRED:
+            return False
+        return self._in_time(one, other) >= ALIKE_IN_TIME
+
+    def _in_time(self, one: SegmentInfo, other: SegmentInfo) -> float:
+        frames, others = self._frames(one), self._frames(other)
+        if not len(frames) or not len(others):
+            return 1.0
+        count = max(len(frames), len(others))
+        at = (np.arange(count) + 0.5) / count
+        pairs = frames[(at * len(frames)).astype(int)] * others[(at * len(others)).astype(int)]
+        return float(pairs.sum(1).mean())
+
+    def _frames(self, info: SegmentInfo) -> Array:
+        row = self._collection.row_of_segment[info.id]
+        if not self._collection.frames.units:
+            return np.zeros((0, 0), np.float32)
+        frames = self._collection.frames.take(np.array([row]))[0].astype(np.float32)
+        return _unit(frames[self._collection.frame_mask[row]])
+
+    def _vector(self, info: SegmentInfo) -> tuple[Array, Array]:
+        found = self._vectors.get(info.id)
+        if found is None:
+            row = np.array([self._collection.row_of_segment[info.id]])
+            plain = _unit(self._collection.video.take(row)[0, 0].astype(np.float32))
+            found = self._vectors[info.id] = plain, _unit(plain - self._shared)
+        return found
+
+
+def _unit(vectors: Array) -> Array:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6))
