@@ -9,12 +9,15 @@ A text belongs to one video and shares a direction with it; one of its words sha
 of the video's patches. `statistics` measures what came out.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-WIDTH, FRAMES, PER_FRAME, WORDS = 512, 12, 4, 32
+WIDTH = int(os.environ.get("CLUSTERED_WIDTH", "512"))
+FRAMES = int(os.environ.get("CLUSTERED_FRAMES", "12"))
+PER_FRAME, WORDS = 4, 32
 CLUSTERS = 400
 FALL = 0.5  # of the axes' deviations
 

@@ -24,7 +24,9 @@ from ucofia.errors import (
     UnreachableIndexError,
 )
 from ucofia.index.index import Index
-from ucofia.index.storage.schema import SETTINGS_KEY
+from ucofia.index.storage import schema, segments
+from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo
+from ucofia.index.storage.segments import values_of
 from ucofia.index.storage.store import exists
 from ucofia.presets import CLIP_STRAIGHT
 
@@ -68,6 +70,28 @@ def test_vectors_are_mapped_and_equal_to_what_lance_reads(folder: Path) -> None:
         column = getattr(collection, name)
         mapped = column.take(np.arange(len(table))).reshape(len(table), -1)
         np.testing.assert_array_equal(mapped, read)
+
+
+def test_segments_are_made_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = schema.infos_of
+
+    def counting(table: pa.Table) -> list[SegmentInfo]:
+        made.append(len(table))
+        return make(table)
+
+    monkeypatch.setattr(segments, "infos_of", counting)
+    index = Index.open(folder, colour_model())
+    found = index.collection().segments
+    index.search("blue", top=1)
+    assert set(made) <= {1}  # those of the list, never all of them
+    expected = list(found)
+    assert [segment.path for segment in expected] == values_of(found, "path")
+    assert found == expected and len(found) == 3
+    assert found[-1] == expected[2] and found[1:] == expected[1:]
+    assert index.collection().rows(np.array([2, 0])).segments == [expected[2], expected[0]]
+    with pytest.raises(IndexError):
+        found[3]
 
 
 def test_mapping_follows_deleted_rows(folder: Path, made: Path) -> None:

@@ -29,6 +29,7 @@ from ucofia.index.search.sketch import Preview, RowKeys, SavedPreview
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.segments import values_of
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
@@ -208,7 +209,7 @@ def open_collection(shard: Shard, folder: Path) -> Collection:
     collection = store.collection()
     if shard.kept is not None:
         collection = collection.rows(shard.kept)
-    if digest(info.id for info in collection.segments) != shard.digest:
+    if digest(values_of(collection.segments, "id")) != shard.digest:
         problem = f"the segments of shard {shard.number} are not those of version {shard.version}"
         raise ClusterError(shard.index, problem, "open the index again")
     return collection

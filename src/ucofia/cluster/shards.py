@@ -26,6 +26,7 @@ from ucofia.index.search.scoring import Query, Ranking, Scores, best
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.fragments import rows_per_fragment
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.segments import values_of
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
@@ -244,7 +245,7 @@ def shards_of(
                 start=start,
                 stop=stop,
                 kept=None if is_whole else rows - raw_edges[first],
-                digest=digest(info.id for info in collection.segments[part]),
+                digest=digest(values_of(collection.segments[part], "id")),
                 biases={name: values[part] for name, values in collection.biases.items()},
                 is_previewed=is_previewed,
                 texts=texts,

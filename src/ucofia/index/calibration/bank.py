@@ -23,6 +23,7 @@ from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, Table
+from ucofia.index.storage.segments import values_of
 from ucofia.index.storage.store import Store
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
@@ -187,7 +188,8 @@ def update(
         return solve(store, model, collection, bank, progress, solver)
     table = store.small(BIAS)
     known = _current_ids(table, bank)
-    rows = [row for row, info in enumerate(collection.segments) if info.id not in known]
+    names = values_of(collection.segments, "id")
+    rows = [row for row, name in enumerate(names) if name not in known]
     if rows:
         bank = _extend(store, model, collection, bank, np.array(rows), progress, solver)
     return _forget_gone(store, bank, table, collection)
@@ -201,7 +203,7 @@ def forget_gone(store: Store, collection: Collection) -> Bank | None:
 
 def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Collection) -> Bank:
     stored = [] if table is None else table["id"].to_pylist()
-    gone = set(stored) - {info.id for info in collection.segments}
+    gone = set(stored) - set(values_of(collection.segments, "id"))
     if gone:
         bank = _count(store, bank, len(gone))
         store.forget_small(BIAS, "id", sorted(gone))
@@ -231,7 +233,7 @@ def solve(
     generation = _name(bank.texts, found.potentials)
     solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
     store.put_small(BANK, _table(solved))
-    ids = [info.id for info in collection.segments]
+    ids = values_of(collection.segments, "id")
     store.put_small(BIAS, _bias_table(ids, generation, found.biases, found.nulls))
     return solved
 
@@ -283,7 +285,7 @@ def _extend(
     # A maximum may be taken twice; so a run that is killed in between does no harm.
     best = np.maximum(bank.best, found.best)
     counted = _count(store, replace(bank, best=best), len(rows))
-    ids = [info.id for info in some.segments]
+    ids = values_of(some.segments, "id")
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
     store.put_small(BIAS, table, merge=True)
     return counted

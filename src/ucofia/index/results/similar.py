@@ -20,6 +20,7 @@ from ucofia.index.results.hits import Hit, hits_of, rank_videos
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Ranking, Scores, best, finalists
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.segments import values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
@@ -87,7 +88,8 @@ def similar(
     """
     total = likeness(video, collection)[0] if measured is None else measured
     rows = np.arange(len(collection)) if among is None else among
-    rows = np.array([r for r in rows.tolist() if collection.segments[r].path != place], int)
+    paths = values_of(collection.segments, "path")
+    rows = np.array([r for r in rows.tolist() if paths[r] != place], int)
 
     def rank(wanted: int) -> Ranking:
         some = rows[finalists(total[rows], wanted)]

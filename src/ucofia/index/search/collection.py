@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ucofia.index.storage.schema import Array, SegmentInfo
+from ucofia.index.storage.segments import Segments, values_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and `ucofia info` needs none of it
     import torch
@@ -126,19 +127,24 @@ class Collection:
     def rows_of_path(self) -> dict[str, list[int]]:
         """The rows of every video."""
         found: dict[str, list[int]] = {}
-        for row, segment in enumerate(self.segments):
-            found.setdefault(segment.path, []).append(row)
+        for row, path in enumerate(values_of(self.segments, "path")):
+            found.setdefault(path, []).append(row)
         return found
 
     @cached_property
     def row_of_segment(self) -> dict[str, int]:
         """The row of every segment by its id."""
-        return {segment.id: row for row, segment in enumerate(self.segments)}
+        return {name: row for row, name in enumerate(values_of(self.segments, "id"))}
 
     def rows(self, rows: Array) -> "Collection":
         """View some rows, in their order; vectors are not copied."""
+        segments: Sequence[SegmentInfo]
+        if isinstance(self.segments, Segments):
+            segments = self.segments.take(rows)
+        else:
+            segments = [self.segments[row] for row in rows.tolist()]
         return Collection(
-            segments=[self.segments[row] for row in rows.tolist()],
+            segments=segments,
             video=self.video.rows(rows),
             frames=self.frames.rows(rows),
             patches=self.patches.rows(rows),

@@ -35,6 +35,7 @@ from ucofia.index.search.summary import (
     summarise,
 )
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.segments import values_of
 
 PREVIEW_FILE = "preview.json"
 SUMMARISED_AT_ONCE = 256
@@ -83,8 +84,8 @@ class RowKeys:
         """Read the keys of a collection's rows."""
         segments = collection.segments
         return cls(
-            np.array([segment.id for segment in segments], dtype=np.str_),
-            np.array([segment.checksum for segment in segments], dtype=np.int64),
+            np.array(values_of(segments, "id"), dtype=np.str_),
+            np.array(values_of(segments, "checksum"), dtype=np.int64),
         )
 
     def digest(self) -> str:
@@ -115,7 +116,8 @@ class SavedPreview:
         """For every row of a collection the same row of the preview, or -1."""
         pairs = zip(self.rows.ids.tolist(), self.rows.checksums.tolist(), strict=True)
         known = {pair: row for row, pair in enumerate(pairs)}
-        found = [known.get((info.id, info.checksum), -1) for info in collection.segments]
+        names = (values_of(collection.segments, name) for name in ("id", "checksum"))
+        found = [known.get(pair, -1) for pair in zip(*names, strict=True)]
         return np.array(found, dtype=np.int64)
 
 

@@ -48,6 +48,7 @@ from ucofia.index.storage.schema import (
     StoredFile,
     Table,
 )
+from ucofia.index.storage.segments import Segments
 
 T = TypeVar("T")
 
@@ -384,7 +385,7 @@ class Store:
         }
         none = Column.of(np.zeros((len(light), 0, width), dtype=np.float16))
         return Collection(
-            segments=arrow.infos_of(light),
+            segments=Segments(light),
             video=columns["video"],
             frames=columns["frames"],
             patches=columns.get("patches", none),
