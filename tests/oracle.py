@@ -1,4 +1,4 @@
-"""The paper's equations in plain loops, written from the paper; slow and obvious on purpose."""
+"""The paper's equations in plain loops, and our reading of its peers; slow on purpose."""
 
 import math
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def affine(vector: Vector, weight: Matrix, bias: Vector) -> list[float]:
 
 
 def x_pool(text: Vector, frames: Matrix, layers: dict[str, tuple[Matrix, Vector]]) -> float:
-    """X-Pool, section 3.4: attention of a text over frames, a residual layer, a cosine."""
+    """X-Pool, our reading: a text attends to frames, a residual layer, a cosine."""
     n: dict[str, tuple[Vector, Vector]] = layers  # type: ignore[assignment]
     query = affine(layer_norm(text, *n["norm_in"]), *layers["query"])
     inputs = [layer_norm(frame, *n["norm_in"]) for frame in frames]

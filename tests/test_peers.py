@@ -1,4 +1,4 @@
-"""Peers from the same pieces: their papers' formulae, training, exact search, evidence."""
+"""Peers from the same pieces: our reading of their formulae, training, exact search, evidence."""
 
 import hashlib
 import json

@@ -28,7 +28,7 @@ class GateHead(nn.Module):
 
 
 class PoolHead(nn.Module):
-    """The layers of X-Pool; they start at the identity, as its authors' do."""
+    """The layers of X-Pool; they start at the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

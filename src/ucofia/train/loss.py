@@ -25,7 +25,7 @@ def contrastive_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
 
 
 def dual_softmax_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """Weigh each score by its softmax over the other direction first (CAMoE, section 3.4).
+    """Weigh each score by its softmax over the other direction first (CAMoE).
 
     A pair counts if it is the best one for both sides. The prior is multiplied by the size of the
     batch, as in CAMoE's code, so that it is one where nothing is known.
