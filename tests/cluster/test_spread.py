@@ -8,8 +8,10 @@ from fakes import colour_model
 from test_ingest import BANK
 from test_shards import fill
 
+from ucofia.errors import SettingError
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
+from ucofia.index.text_query import TextQuery
 
 pytestmark = pytest.mark.slow
 TEXTS = ("red", "blue white", "a green thing")
@@ -38,6 +40,10 @@ def same_everything(one: Index, other: Index) -> None:
     same_hits(min_confidence=0.6, filters=Filters(under=["/videos/1"]), grouped=False)
     same_hits(exact=False)
     same_hits(exact=False, top=30, filters=Filters(under=["/videos/0", "/videos/1"]))
+    both = TextQuery(("red", "blue white"), unwanted=("green",))
+    assert one.search(both) == other.search(both)
+    with pytest.raises(SettingError):
+        other.similar("/videos/1/000000.mp4", top=0)
     best = one.search("red")[0]
     why = one.explain("red", best.segment)
     assert why == other.explain("red", best.segment) == other.search("red")[0].explain()

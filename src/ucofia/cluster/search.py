@@ -3,18 +3,17 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards
-from ucofia.index.discover import place_of
 from ucofia.index.index import Index
-from ucofia.index.results import similar as examples
-from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.hits import Filters
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot, preview_texts
+from ucofia.index.storage.schema import Array
+from ucofia.types import VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -53,17 +52,8 @@ class ShardedSnapshot(Snapshot):
             own_biases=self.collection.biases,
         )
 
-    def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
-        """Find videos like a video or picture, best first; not the video itself."""
-        among, features = filters.rows(self.collection), self._features(example)
-        return examples.similar(
-            features,
-            self.collection,
-            among,
-            top=top,
-            place=place_of(example),
-            measured=self.shards.likeness(features),
-        )
+    def _likeness(self, features: VideoFeatures) -> Array:
+        return self.shards.likeness(features)
 
 
 class ShardedIndex(Index):

@@ -126,7 +126,10 @@ class Snapshot:
         _require_some(top)
         among, place = filters.rows(self.collection), place_of(example)
         features = self._features(example)
-        return examples.similar(features, self.collection, among, top=top, place=place)
+        measured = self._likeness(features)
+        return examples.similar(
+            features, self.collection, among, top=top, place=place, measured=measured
+        )
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""
@@ -186,6 +189,10 @@ class Snapshot:
     @cached_property
     def _unbalanced(self) -> Collection:
         return replace(self.collection, biases={})
+
+    def _likeness(self, features: VideoFeatures) -> Array:
+        """How alike every segment is to a video."""
+        return examples.likeness(features, self.collection)[0]
 
     def _searcher(self, collection: Collection, filters: Filters, *, exact: bool) -> Searcher:
         among = filters.rows(self.collection)
