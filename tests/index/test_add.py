@@ -304,3 +304,10 @@ def test_files_that_need_no_look_are_committed_some_at_a_time(
     assert index.add(videos.with_name("holiday")).unchanged == 3
     assert sizes == [3, 2, 1]
     assert len(index) == 3
+
+
+def test_folders_and_object_stores_hold_the_same_kinds_of_files() -> None:
+    sources = pytest.importorskip("ucofia.cluster.sources", reason="needs the extra cluster")
+    for name in ("a.mp4", "b.JPG", "c.webp", "d.gif", "e.txt", "f"):
+        assert sources._is_video(f"s3://bucket/{name}") == discover.is_wanted(name)
+    assert discover.is_wanted("b.JPG") and not discover.is_wanted("e.txt")

@@ -150,7 +150,7 @@ def _objects(address: str) -> Iterator[FoundFile]:
 def _is_video(path: str) -> bool:
     parts = path.split("://", 1)[-1].split("/")
     is_hidden = any(part.startswith(".") or part.endswith(".lance") for part in parts)
-    return os.path.splitext(path)[1].lower() in discover.SUFFIXES and not is_hidden
+    return discover.is_wanted(path) and not is_hidden
 
 
 def _mtime_ns(about: dict[str, Any]) -> int:

@@ -85,6 +85,11 @@ def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path
     )
 
 
+def is_wanted(path: str) -> bool:
+    """Tell by its suffix whether a file in a folder is a video or a picture."""
+    return os.path.splitext(path)[1].lower() in SUFFIXES | PICTURES
+
+
 def is_gone_for_good(path: str) -> bool:
     """Tell whether a file that is not there was deleted, as far as can be told.
 
@@ -117,7 +122,5 @@ def _videos_below(folder: str) -> Iterator[str]:
         is_index = "segments.lance" in folders
         folders[:] = [] if is_index else sorted(n for n in folders if not n.startswith("."))
         for name in sorted(names):
-            if os.path.splitext(name)[1].lower() in SUFFIXES | PICTURES and not name.startswith(
-                "."
-            ):
+            if is_wanted(name) and not name.startswith("."):
                 yield os.path.join(here, name)

@@ -1,9 +1,11 @@
 """Which videos are nearly the same: another encoding, another size, the next picture of a series.
 
 Two segments are alike when the model hardly tells them apart, as a whole and from moment to moment
-(a door that opens is no door that closes), and their videos are about as long.
-Vectors of some models all point much the same way, so they must be alike also after the mean of
-the collection is taken off.
+(a door that opens is no door that closes), and their videos are about as long. With the starter no
+two different ones of 47 real clips had a cosine of 0.83; two of them at a quarter of their pixels,
+in another codec and rate, had 0.955 and 0.981 (frame by frame 0.89 and 0.93). Vectors of some
+models all point much the same way, so they must be alike also after the mean of the collection is
+taken off.
 """
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentInfo
 
-ALIKE = 0.95  # cosine of the vectors of two segments
+ALIKE = 0.92  # cosine of the vectors of two segments
 ALIKE_CENTRED = 0.8  # the same, without what all segments share
 ALIKE_IN_TIME = 0.85  # mean cosine of frames at the same share of both
 SAMPLED = 512  # segments, for what all share
