@@ -1,18 +1,17 @@
-# docker build --tag ucofia .                                CPU
-# docker build --tag ucofia:cuda --build-arg TORCH=cuda .    CUDA: run with --gpus all and --device cuda
+# docker build --tag ucofia .    With torch as the registry has it; CUDA: run with --gpus all and --device cuda
+# docker build --tag ucofia --build-arg TORCH_INDEX=ADDRESS .
+#     A small image without CUDA: ADDRESS is the index of CPU wheels that PyTorch's installation page names.
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
-ARG TORCH=cpu
+ARG TORCH_INDEX=
 
 RUN useradd --create-home --uid 1000 ucofia \
     && mkdir /index /cache /videos \
     && chown ucofia /index /cache
 COPY constraints.txt pyproject.toml README.md LICENSE /source/
 COPY src /source/src
-# The registry's torch brings CUDA; the small build without it has an index of its own.
-RUN if [ "$TORCH" = cpu ]; then \
-        pip install --no-cache-dir --constraint /source/constraints.txt torch \
-            --index-url https://download.pytorch.org/whl/cpu; \
+RUN if [ -n "$TORCH_INDEX" ]; then \
+        pip install --no-cache-dir --constraint /source/constraints.txt --index-url "$TORCH_INDEX" torch; \
     fi \
     && pip install --no-cache-dir --constraint /source/constraints.txt "/source[starter,serve]" \
     && rm -r /source

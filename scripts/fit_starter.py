@@ -169,7 +169,7 @@ class Fit:
             if step % 50 == 49:
                 print(f"sentences {step + 1}: loss {loss.item():.3f}", flush=True)
         self.frame, self.sentence = frame.detach(), sentence.detach()
-        self.word, self.scale = self.sentence, float(scale.exp())
+        self.word, self.scale = self.sentence, float(scale.detach().exp())
 
     def fit_words(self, steps: int) -> None:
         word = self.word.clone().requires_grad_()
