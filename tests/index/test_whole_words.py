@@ -2,6 +2,7 @@
 
 import pytest
 
+from ucofia.index.results import pictures
 from ucofia.index.results.explain import Explanation, PatchPart, WordPart
 from ucofia.index.results.whole_words import groups, whole_words
 
@@ -33,3 +34,10 @@ def test_a_word_has_the_weight_of_its_pieces_also_where_one_was_not_read() -> No
     assert [word.word for word in words] == ["labrador", "dog"]
     assert words[0].weight == pytest.approx(0.5)
     assert words[0].patches == (patch,)
+
+
+def test_pictures_show_whole_words_also_where_stop_words_were_not_read() -> None:
+    patch = PatchPart(0, 0.0, None, None, 0.9, 0.5)
+    parts = tuple(WordPart(p, 0.25, (patch,)) for p in ("white", "cock", "##ato", "##o"))
+    why = Explanation("a white cockatoo", "x", "y", 0, 1, 1.0, None, (), (), parts, 7, ())
+    assert [word.word for word in pictures._shown_words(why)] == ["white", "cockatoo"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 
+from ucofia.index.results.whole_words import whole_words
 from ucofia.timecode import clock
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ LEVEL_COLOURS = ("#1971c2", "#2f9e44", "#9c36b5", "#e8590c")
 WORDS_SHOWN = 10
 WORD_PICTURE = 176
 SHEET_FRAME, SHEET_GAP, SHEET_LINE, SHEET_MATCH = 224, 12, 22, "#16803d"
-NOT_WORDS = ("<|startoftext|>", "<|endoftext|>")
 
 
 def draw(explanation: "Explanation") -> Image.Image:
@@ -176,7 +176,8 @@ def _word(
 
 
 def _shown_words(explanation: "Explanation") -> list["WordPart"]:
-    real = [w for w in explanation.words if w.patches and w.word not in NOT_WORDS]
+    whole = whole_words(explanation, [part.word for part in explanation.words]).words
+    real = [w for w in whole if w.patches]
     best = sorted(real, key=lambda w: -w.patches[0].similarity)[:WORDS_SHOWN]
     return [word for word in real if any(word is kept for kept in best)]
 
