@@ -11,6 +11,8 @@ from test_search import MODELS, collection_of, preview_of, query_of
 from ucofia import TextQuery
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
+from ucofia.index.results.combined_hits import together
+from ucofia.index.results.hits import Filters, HitPart
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.combined import SAMPLED, Part, combination, rank
 from ucofia.index.search.scoring import Query, score
@@ -139,7 +141,8 @@ def test_a_hit_says_what_each_text_says(index: Index) -> None:
         red, blue = hit.parts
         assert (red.text, red.is_wanted, blue.text, blue.is_wanted) == ("red", True, "blue", False)
         assert red.confidence is not None and blue.confidence is not None
-        assert hit.confidence == min(red.confidence, 1 - blue.confidence)
+        against = [1 - blue.confidence] if blue.is_match else []
+        assert hit.confidence == min([red.confidence, *against])
         assert hit.is_match == (bool(red.is_match) and not blue.is_match)
         for part in hit.parts:
             why = part.explain()
@@ -147,6 +150,46 @@ def test_a_hit_says_what_each_text_says(index: Index) -> None:
             assert why.score == pytest.approx(part.score)
             assert why == index.explain(part.text, hit.segment)
         assert hit.explain().text == "red"
+
+
+def test_an_unwanted_text_speaks_against_a_hit_but_never_for_one() -> None:
+    def part(is_wanted: bool, confidence: float) -> HitPart:
+        sure = {"confidence": confidence, "is_match": confidence >= 0.5}
+        return HitPart(text="x", is_wanted=is_wanted, score=0.0, **sure)  # type: ignore[arg-type]
+
+    assert together([part(True, 0.95), part(False, 0.2)]) == (0.95, True)
+    assert together([part(True, 0.95), part(False, 0.7)]) == (pytest.approx(0.3), False)
+    assert together([part(False, 0.1)]) == (None, None)
+
+
+def test_nobody_can_say_how_sure_an_absence_is(index: Index) -> None:
+    assert {hit.confidence for hit in index.search("no blue", top=6)} == {None}
+    assert index.search("no blue", top=6, min_confidence=0.1) == []
+
+
+def test_one_text_is_one_text_and_half_characters_are_refused() -> None:
+    assert TextQuery("a beach").texts == ("a beach",)  # type: ignore[arg-type]
+    assert TextQuery.of("a beach", unwanted="people").unwanted == ("people",)
+    assert TextQuery.of("a beach without people", unwanted=["people"]).unwanted == ("people",)
+    with pytest.raises(SettingError, match="not valid Unicode"):
+        TextQuery.parse("caf\udce9")
+
+
+def test_filters_can_be_kept_by(index: Index) -> None:
+    assert hash(Filters(under=["/x"])) == hash(Filters(under=("/x",)))
+    assert Filters(under="/x").under == ("/x",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_only_sure_ones_whatever_the_least(index: Index, grouped: bool) -> None:
+    options = {"exact": True, "grouped": grouped, "filters": Filters()}
+    question = TextQuery(("red", "white"), ("blue",))
+    newest = index.newest()
+    (every,) = newest.search_many([question], top=100, **options)
+    for least in sorted({hit.confidence or 0.0 for hit in every}):
+        (sure,) = newest.search_many([question], top=100, min_confidence=least, **options)
+        expected = [hit.segment for hit in every if (hit.confidence or 0) >= least]
+        assert [hit.segment for hit in sure] == expected
 
 
 def test_only_sure_ones_of_a_combined_query(index: Index) -> None:

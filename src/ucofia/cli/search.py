@@ -111,13 +111,16 @@ def search(
             min_confidence=min_confidence,
         )
 
+    if text and not also and not without and not asked[0].is_plain:
+        talk(f"looking for: {asked[0]}")
     answers = _shown(newest, asked, top, ask)
     _print(texts if queries else None, answers, json=json)
     for question in asked[:HINTED]:
         for hint in newest.hints(question):
             talk(f"hint: {hint.message}")
     if explain is not None:
-        _explain([one.hit for found in answers for one in found], explain)
+        listed = answers if json else [matches_first(found) for found in answers]
+        _explain([one.hit for found in listed for one in found], explain)
     if not exact:
         _say_recall(newest.fast_recall())
     return outcome([one.hit for found in answers for one in found], is_empty=not len(opened))
@@ -231,15 +234,20 @@ def _written(one: "ShownHit") -> dict[str, object]:
     return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
+def matches_first(found: "list[ShownHit]") -> "list[ShownHit]":
+    """The order in which people are shown hits."""
+    return sorted(found, key=lambda one: one.hit.is_match is False)
+
+
 def print_hits(found: "list[ShownHit]") -> None:
     """Print hits as a table for people: matches first, how sure in words; scores are in --json."""
     from ucofia.index.results.match import match_word
 
-    matches = [one for one in found if one.hit.is_match is not False]
-    others = [one for one in found if one.hit.is_match is False]
-    for number, one in enumerate([*matches, *others], 1):
+    listed = matches_first(found)
+    matches = sum(one.hit.is_match is not False for one in listed)
+    for number, one in enumerate(listed, 1):
         hit = one.hit
-        if matches and others and number == len(matches) + 1:
+        if 0 < matches == number - 1:
             show("less likely:")
         word = match_word(hit.confidence, hit.is_match)
         sure = f"{word:<12}  " if word else ""

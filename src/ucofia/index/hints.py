@@ -76,7 +76,8 @@ def cut_words(text: str, backbone: Backbone) -> list[str]:
     tokens = backbone.words_of(text, length=LONGEST)
     found = []
     for word, pieces in groups(text, tokens):
-        if any(letter.isalpha() for letter in word) and (len(pieces) > 1 or "UNK" in pieces[0]):
+        spelt = [piece for piece in pieces if any(letter.isalpha() for letter in piece)]
+        if len(spelt) > 1 or (spelt and "UNK" in spelt[0]):
             found.append(word)
     return found
 
@@ -104,7 +105,9 @@ def hints(question: TextQuery, backbone: Backbone, known: "Vocabulary") -> list[
     if not spelt:
         return []
     better = _spelt(question, spelt)
-    return [Hint("spelling", f"Did you mean \u201c{better}\u201d?", better)]
+    message = f"Did you mean \u201c{better}\u201d?"
+    is_the_same = TextQuery.parse(str(better)) == better  # quotes and combinations are not read so
+    return [Hint("spelling", message, str(better) if is_the_same else None)]
 
 
 def _is_spelt_out(words: Sequence[str], text: str, backbone: Backbone) -> bool:
@@ -115,12 +118,12 @@ def _is_spelt_out(words: Sequence[str], text: str, backbone: Backbone) -> bool:
     return any("unk" in token.lower() for token in pieces) or letters < 1.5 * len(pieces)
 
 
-def _spelt(question: TextQuery, spelt: dict[str, str]) -> str:
+def _spelt(question: TextQuery, spelt: dict[str, str]) -> TextQuery:
     def better(texts: Sequence[str]) -> list[str]:
         pattern = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in spelt))
         return [pattern.sub(lambda found: spelt[found[0]], text) for text in texts]
 
-    return str(TextQuery(tuple(better(question.wanted)), tuple(better(question.unwanted))))
+    return TextQuery(tuple(better(question.wanted)), tuple(better(question.unwanted)))
 
 
 def _is_latin(word: str) -> bool:

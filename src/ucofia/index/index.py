@@ -316,7 +316,7 @@ class Index:
         filters: Filters = Filters(),  # noqa: B008 - frozen
         min_confidence: float | None = None,
     ) -> list[list[Hit]]:
-        """Answer many texts at once; each answer is what `search` gives for it alone.
+        """Answer many texts at once; each answer is what `search` gives, but for rounding.
 
         Args:
             texts: What to look for; the passes over the index are shared.

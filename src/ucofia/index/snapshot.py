@@ -72,7 +72,7 @@ class Snapshot:
         filters: Filters,
         min_confidence: float | None = None,
     ) -> list[list[Hit]]:
-        """Answer many questions; each answer is what it gets alone."""
+        """Answer many questions; each answer is what it gets alone, but for rounding."""
         _require_some(top)
         asked = [TextQuery.of(text) for text in texts]
         answers: list[list[Hit]] = [[] for _ in asked]

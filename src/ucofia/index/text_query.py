@@ -46,6 +46,10 @@ class TextQuery:
     unwanted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("wanted", "unwanted"):
+            object.__setattr__(self, name, _each(getattr(self, name)))
+        for text in self.texts:
+            require_unicode(text)
         if not self.texts:
             raise SettingError("text", "", "give at least one text, wanted or unwanted")
 
@@ -70,7 +74,8 @@ class TextQuery:
     ) -> "TextQuery":
         """Read a text, and combine it with others."""
         first = text if isinstance(text, TextQuery) else cls.parse(text)
-        return cls((*first.wanted, *wanted), (*first.unwanted, *unwanted))
+        both = (*first.wanted, *_each(wanted)), (*first.unwanted, *_each(unwanted))
+        return cls(*(tuple(dict.fromkeys(texts)) for texts in both))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -85,6 +90,18 @@ class TextQuery:
     def __str__(self) -> str:
         parts = [" + ".join(self.wanted), *(f"without {text}" for text in self.unwanted)]
         return ", ".join(part for part in parts if part)
+
+
+def require_unicode(text: str) -> None:
+    """Refuse half characters, as a terminal of another encoding sends them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError("text", ascii(text), "it is not valid Unicode") from error
+
+
+def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _divided(text: str) -> tuple[str, list[str]]:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from ucofia.index.calibration.bank import Null
+from ucofia.index.calibration.confidence import MATCH, standardise
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import (
     MOMENTS,
@@ -19,9 +20,12 @@ from ucofia.index.results.hits import (
     rank_videos,
 )
 from ucofia.index.search.combined import Combination, rank
+from ucofia.index.search.min_confidence import rows_of_videos
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery
+
+ROUNDING = 1e-4  # how far confidences of rows that are scored together may be off
 
 Explain = Callable[[str, Query, int], Explanation]
 
@@ -39,6 +43,8 @@ def combined_hits(
     """Answer a question of several texts: segments, or one of each video, that are sure enough."""
     first = asked.parts[0]
     collection = first.searcher.collection
+    if least:
+        asked = asked.among(_may_be_sure(asked, nulls, least, grouped=grouped))
 
     def segments(count: int) -> Ranking:
         return rank(asked, top=count)
@@ -59,6 +65,27 @@ def combined_hits(
     if not grouped:
         return sure[:top]
     return [replace(hit, moments=_moments(hit, asked)) for hit in sure[:top]]
+
+
+def _may_be_sure(
+    asked: Combination, nulls: Sequence[Null | None], least: float, *, grouped: bool
+) -> Array:
+    """The rows that can be sure enough, in one pass over all; of videos, all their rows."""
+    searcher, collection = asked.searcher, asked.searcher.collection
+    rows = np.arange(len(collection)) if searcher.among is None else searcher.among
+    is_sure = np.full(len(rows), asked.wanted > 0)
+    for at, (part, null) in enumerate(zip(asked.parts, nulls, strict=True)):
+        if null is None:
+            return rows[:0]
+        total = part.totals(rows).total.astype(np.float64)
+        z = standardise(total, null.mean[rows], null.deviation[rows])
+        value = null.calibration.confidence(z)  # NaN where nobody can say: left out
+        if at < asked.wanted:
+            is_sure &= value >= least - ROUNDING
+        else:
+            is_sure &= (value < MATCH + ROUNDING) | (1 - value >= least - ROUNDING)
+    found = rows[is_sure]
+    return np.intersect1d(rows_of_videos(collection, found), rows) if grouped else found
 
 
 def _judged(
@@ -96,13 +123,20 @@ def _judged(
 
 
 def together(parts: Sequence[HitPart]) -> tuple[float | None, bool | None]:
-    """The lowest confidence, and whether all wanted texts match and no unwanted one does."""
+    """The lowest confidence of the wanted texts, and whether all of these and no other match.
+
+    A text that is not wanted can speak against a hit, when it matches, but never for one: how
+    sure an absence is, nobody can say. So nothing is known where nothing is wanted.
+    """
     values, matches = [], []
     for part in parts:
         if part.confidence is None or part.is_match is None:
             return None, None
-        values.append(part.confidence if part.is_wanted else 1 - part.confidence)
+        if part.is_wanted or part.is_match:
+            values.append(part.confidence if part.is_wanted else 1 - part.confidence)
         matches.append(part.is_match == part.is_wanted)
+    if not any(part.is_wanted for part in parts):
+        return None, None
     return min(values), all(matches)
 
 

@@ -58,7 +58,7 @@ class Hit:
     """One result: a video, or a stretch of a long one, and why.
 
     Of a combined query `score` is the combined one, `levels` and `biases` are those of its first
-    text, and `confidence` is the lowest of those that a wanted text fits and an unwanted does not.
+    text, and `confidence` is the lowest of the wanted texts'; an unwanted one only lowers it.
     """
 
     path: str
@@ -107,6 +107,10 @@ class Filters:
     max_seconds: float | None = None
     since: datetime | None = None  # the file was written then or later
     until: datetime | None = None  # the file was written before then
+
+    def __post_init__(self) -> None:
+        places = [self.under] if isinstance(self.under, str | Path) else self.under
+        object.__setattr__(self, "under", tuple(places))
 
     def rows(self, collection: Collection) -> Array | None:
         """List the rows that pass, or None for all."""

@@ -52,7 +52,7 @@ def with_min_confidence(
         rows = _all_sure(searcher, query, null, wanted, least)
         if rows is not None:
             if grouped:  # a video is judged by its best segment
-                rows = _rows_of_videos(collection, rows)
+                rows = rows_of_videos(collection, rows)
             sure = listed(searcher.within(rows), max(1, len(rows)))[1]
             return sure[np.arange(min(top, len(sure.rows)))]
         wanted *= 4
@@ -78,6 +78,7 @@ def _all_sure(
     return np.sort(ranking.rows[is_enough])
 
 
-def _rows_of_videos(collection: Collection, rows: Array) -> Array:
+def rows_of_videos(collection: Collection, rows: Array) -> Array:
+    """All rows of the videos that some rows are of."""
     paths = {collection.segments[row].path for row in rows.tolist()}
     return np.array(sorted(r for path in paths for r in collection.rows_of_path[path]), np.int64)
