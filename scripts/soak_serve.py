@@ -201,10 +201,10 @@ class Soak:
     def check(self, text: str, answer: dict[str, Any], began: float, ended: float) -> None:
         time.sleep(0.02)  # the writer may be about to note what this answer saw
         self.events.refresh()
-        hits = {hit["path"]: hit for hit in answer["hits"]}
-        for one in answer["hits"]:
-            hits.update({place["path"]: one for place in one["copies"]})
-        if text not in Path(answer["hits"][0]["path"]).name.split():
+        hits: dict[str, Any] = {}
+        for one in [each for hit in answer["hits"] for each in (hit, *hit["similar"])]:
+            hits |= {path: one for path in (one["path"], *(p["path"] for p in one["copies"]))}
+        if text not in Path(answer["hits"][0]["path"]).stem.split():
             self.wrong.append(f"{text}: the best hit is {answer['hits'][0]['path']}")
         for path, score in self.expected[text].items():
             if path not in hits:
