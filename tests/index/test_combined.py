@@ -33,6 +33,9 @@ from ucofia.index.storage.schema import Array
         ("a street without cars but with trees", ["a street with trees"], ["cars"]),
         ('a "no people" sign', ["a no people sign"], []),
         ("a no parking sign", ["a no parking sign"], []),
+        ("there is no dog", [], ["dog"]),
+        ("no swimming sign", ["no swimming sign"], []),
+        ("a man with no shirt", ["a man"], ["shirt"]),
         ('a bar without "salt and pepper"', ["a bar"], ["salt and pepper"]),
         ("snow on a piano, a knot", ["snow on a piano, a knot"], []),
         ("no", ["no"], []),
@@ -173,6 +176,11 @@ def test_one_text_is_one_text_and_half_characters_are_refused() -> None:
     assert TextQuery.of("a beach without people", unwanted=["people"]).unwanted == ("people",)
     with pytest.raises(SettingError, match="not valid Unicode"):
         TextQuery.parse("caf\udce9")
+
+
+def test_a_quoted_text_is_explained_as_it_was_searched_for(index: Index) -> None:
+    hit = index.search('"a red"')[0]
+    assert index.explain('"a red"', hit.segment).score == pytest.approx(hit.score)
 
 
 def test_filters_can_be_kept_by(index: Index) -> None:

@@ -136,7 +136,8 @@ class Snapshot:
         row = self.collection.row_of_segment.get(segment)
         if row is None:
             raise NotInIndexError(self.store.path, segment)
-        return self._explain(text, self.queries([text])[0], row)
+        read = TextQuery.plain(text)
+        return self._explain(read, self.queries([read])[0], row)
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here; None without a bank."""

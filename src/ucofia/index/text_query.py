@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ucofia.errors import SettingError
 
 _QUOTED = re.compile('["\u201c\u201d]([^"\u201c\u201d]*)["\u201c\u201d]')
-_SIGNS = r"(?!\s+(?:entry|longer|one|parking|smoking)\b)"  # "no parking" is a sign, not an absence
+# "no parking" and "no swimming sign" are signs, not absences
+_SIGNS = r"(?!\s+(?:(?:entry|longer|one|parking|smoking)\b|(?:\S+\s+){1,2}(?:sign|zone)s?\b))"
 _BEGIN = re.compile(
     rf"(?:^|[\s,]+)(?:(?:(?:but|and|with)\s+)?(?:without|no{_SIGNS})|(?:but|and)\s+not)\s+"
     r"|(?:^|,)\s*not\s+",
@@ -22,8 +23,9 @@ _BEGIN = re.compile(
 _END = re.compile(r"\s*,\s*|\s+but\s+(?=with\s)", re.IGNORECASE)
 _DIVIDE = re.compile(r"\s+(?:and|or|nor)\s+", re.IGNORECASE)
 _ANYTHING = frozenset(  # "videos without people" says nothing about what is wanted
-    "anything clip clips footage movie movies picture pictures scene scenes video videos".split()
-)
+    "a an the anything clip clips footage movie movies picture pictures scene scenes video "
+    "videos".split()
+) | {"there is", "there are"}
 _ARTICLES = ("a ", "an ", "the ", "some ", "any ", "all ")
 _HELD = 0xE000  # letters that no text has stand for what is quoted, while the rest is read
 
@@ -76,6 +78,12 @@ class TextQuery:
         first = text if isinstance(text, TextQuery) else cls.parse(text)
         both = (*first.wanted, *_each(wanted)), (*first.unwanted, *_each(unwanted))
         return cls(*(tuple(dict.fromkeys(texts)) for texts in both))
+
+    @classmethod
+    def plain(cls, text: str) -> str:
+        """The text as it is searched for: without quotes around it, else as it stands."""
+        read = cls.parse(text)
+        return read.wanted[0] if read.is_plain else text
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class Engine:
         info = self.view.catalogue.segment(segment)
         why = self.handle.explain(self.view, text, info.id)
         model = self.index.model
-        return whole_words(why, model.backbone.words_of(text, length=model.config.words))
+        return whole_words(why, model.backbone.words_of(why.text, length=model.config.words))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:
         """Find texts of the bank that fit videos of this index best, each with another video."""
@@ -172,6 +172,7 @@ class Engine:
     def timeline(self, text: str, video: str) -> Timeline:
         """Follow a text through a video."""
         parts = self.view.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
+        text = TextQuery.plain(text)
         plain = TextQuery((text,))
         hits = self._search(plain, len(parts), Filters(under=[parts[0].path]), grouped=False)
         collection = self.snapshot.collection
