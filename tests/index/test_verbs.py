@@ -18,6 +18,8 @@ from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.results.hits import Filters
 from ucofia.index.search import sketch as previews
+from ucofia.index.storage.schema import SegmentRow
+from ucofia.index.storage.store import Store
 from ucofia.video.decode import frames_at
 
 
@@ -139,6 +141,27 @@ def test_compact_changes_no_answer_and_saves_room(index: Index, videos: Path) ->
     assert index.info().fragments == 1
     assert index.info().size_bytes < size
     assert index.verify() == []
+
+
+def test_evidence_is_read_although_others_compact_again_and_again(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hit = index.search("red")[0]
+    other = Index.open(index.path, colour_model())
+    read, times = Store.row_here, 3
+
+    def compacted_meanwhile(store: Store, segment_id: str) -> SegmentRow | None:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            other.remove(videos / "a" / "green.mp4")
+            other.add(videos)
+            other.compact()
+        return read(store, segment_id)
+
+    monkeypatch.setattr(Store, "row_here", compacted_meanwhile)
+    assert hit.explain().path == hit.path
+    assert times < 1
 
 
 def test_an_index_exports_as_csv_and_parquet(index: Index, tmp_path: Path) -> None:

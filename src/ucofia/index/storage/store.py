@@ -61,6 +61,7 @@ STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
 INDEXED_FROM = 5000  # rows; of fewer, a scan finds a path as quickly as a scalar index
 CONFLICT_TRIES = 20
+READ_ATTEMPTS = 5  # where writers compact all the time
 CONFLICT_SECONDS = 0.05  # before the second try; each further one waits longer, and by chance
 KEPT_WITHOUT_LOCK = timedelta(hours=1)  # versions that others may be writing on
 
@@ -149,15 +150,16 @@ class Store:
         return segments
 
     def steadily(self, read: Callable[[], T]) -> T:
-        """Read, and once more at the newest version when that fails.
+        """Read, and again at the newest version when that fails, a few times.
 
         A writer that compacts deletes what older versions need, also that which is open here.
         """
-        try:
-            return read()
-        except DamagedIndexError:
-            self.refresh()
-            return read()
+        for _ in range(READ_ATTEMPTS - 1):
+            try:
+                return read()
+            except DamagedIndexError:
+                self.refresh()
+        return read()
 
     def __len__(self) -> int:
         return int(self._segments.count_rows())
@@ -219,7 +221,10 @@ class Store:
             row = self.row_here(segment_id)
         except DamagedIndexError:  # this version was compacted away
             row = None
-        return row if row is not None else self.newest().row_here(segment_id)
+        if row is not None:
+            return row
+        newest = self.newest()
+        return newest.steadily(lambda: newest.row_here(segment_id))
 
     def wrong_checksums(self) -> Iterator[str]:
         """Name the segments, and the other tables, that are not what was written."""
