@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
@@ -162,6 +163,23 @@ def test_evidence_is_read_although_others_compact_again_and_again(
     monkeypatch.setattr(Store, "row_here", compacted_meanwhile)
     assert hit.explain().path == hit.path
     assert times < 1
+
+
+def test_a_version_that_vanishes_while_it_is_opened_is_not_a_damage(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, times = lance.dataset, 2
+
+    def vanishing(path: str) -> object:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            raise OSError(f"Not found: {path}/_versions/1.manifest")
+        return opened(path)
+
+    monkeypatch.setattr(lance, "dataset", vanishing)
+    index._store.refresh()
+    assert times == -1
 
 
 def test_an_index_exports_as_csv_and_parquet(index: Index, tmp_path: Path) -> None:

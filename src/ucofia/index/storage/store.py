@@ -130,14 +130,17 @@ class Store:
         return Store(self.path, self.settings, self._newest_segments())
 
     def _newest_segments(self) -> Any:
-        try:
-            with reading(self.path):
-                segments = lance.dataset(_table(self.path, SEGMENTS))
-                found = arrow.read_settings(segments.schema, self.path)
-        except DamagedIndexError:
-            if exists(self.path):
-                raise
-            raise NoIndexError(self.path) from None
+        for left in reversed(range(READ_ATTEMPTS)):
+            try:
+                with reading(self.path):
+                    segments = lance.dataset(_table(self.path, SEGMENTS))
+                    found = arrow.read_settings(segments.schema, self.path)
+                break
+            except DamagedIndexError:  # the version that was newest may be compacted away by now
+                if not exists(self.path):
+                    raise NoIndexError(self.path) from None
+                if not left:
+                    raise
         if found is None:
             raise ForeignFolderError(self.path)
         for name in ("id", "fingerprint"):
