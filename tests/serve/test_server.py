@@ -115,19 +115,19 @@ def two(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
     clip(folder / "videos" / "white.mp4", ["white"])
     other = Index.create(folder / "index", colour_model())
     other.add(folder / "videos")
-    app = create_app({"holiday": index, "work": other})
+    app = create_app({"holiday": index, "office": other})
     with TestClient(app, base_url=HERE, follow_redirects=False) as client:
         yield client
 
 
 def test_several_indexes_have_a_page_and_an_api_each(two: TestClient) -> None:
     assert two.get("/").headers["location"] == "/holiday/"
-    assert two.get("/work").headers["location"] == "/work/"
-    for name, videos in (("holiday", 5), ("work", 1)):
+    assert two.get("/office").headers["location"] == "/office/"
+    for name, videos in (("holiday", 5), ("office", 1)):
         assert two.get(f"/{name}/").status_code == 200
         info = two.get(f"/{name}/api/info").json()
         assert info["videos"] == videos
-        assert [one["page"] for one in info["indexes"]] == ["/holiday/", "/work/"]
+        assert [one["page"] for one in info["indexes"]] == ["/holiday/", "/office/"]
         hit = two.get(f"/{name}/api/search", params={"text": "white"}).json()["hits"][0]
         assert all(hit[link].startswith(f"/{name}/media/") for link in LINKS)
         assert two.get(hit["poster"]).status_code == 200
