@@ -132,7 +132,7 @@ def test_several_indexes_have_a_page_and_an_api_each(two: TestClient) -> None:
         assert all(hit[link].startswith(f"/{name}/media/") for link in LINKS)
         assert two.get(hit["poster"]).status_code == 200
     assert two.get("/api/info").status_code == 404
-    assert 'ucofia_videos{index="work"} 1.0' in two.get("/metrics").text
+    assert 'ucofia_videos{index="office"} 1.0' in two.get("/metrics").text
 
 
 def test_each_request_is_one_line_of_the_log_without_its_words(
