@@ -52,12 +52,12 @@ def report(name: str, theirs: float, ours: float) -> None:
 
 def plainly(work: Callable[[], object]) -> object:
     """Run in floats."""
-    kept = int8.is_idle
-    int8.is_idle = lambda tower: False
+    kept = int8.is_cpu_inference
+    int8.is_cpu_inference = lambda tower: False
     try:
         return work()
     finally:
-        int8.is_idle = kept
+        int8.is_cpu_inference = kept
 
 
 def speed(model: Model, repeats: int, batches: list[int]) -> None:
@@ -84,8 +84,8 @@ def start() -> None:
     loaded = time.process_time()
     assert isinstance(model.backbone, JoinedBackbone)
     with torch.inference_mode():
-        int8.vision_in_bytes(model.backbone.vision.vision_model)
-    print(f"loading takes {loaded - began:.2f} s, rounding the image tower to bytes", end=" ")
+        int8.int8_vision(model.backbone.vision.vision_model)
+    print(f"loading takes {loaded - began:.2f} s, quantising the image tower to int8", end=" ")
     print(f"{time.process_time() - loaded:.2f} s, once per process that encodes frames")
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 6, 12])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"products of bytes here: {int8.has_bytes()}, {torch.backends.quantized.engine}")
+    print(f"int8 kernels here: {int8.has_int8()}, {torch.backends.quantized.engine}")
     start()
     model = checkpoint.load("starter")
     with torch.inference_mode():

@@ -58,8 +58,8 @@ def msvd_rows(folder: Path) -> Iterator[Row]:
     if not folder.is_dir():
         yield from (("msvd", name, p, None, None, "") for name, p in msvd.PUBLISHED.items())
         return
-    benchmark, _ = feature_files.load(folder)
-    for split in benchmark.splits:
+    dataset, _ = feature_files.load(folder)
+    for split in dataset.splits:
         published = msvd.PUBLISHED[split.name]
         files = f"{split.name}_list.txt, captions_msvd.json"
         yield "msvd", split.name, published, len(split.videos), len(split.texts), files

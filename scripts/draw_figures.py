@@ -32,7 +32,7 @@ def main() -> None:
     model = checkpoint.load(job.folder(trainings()[FULL], arguments.seed))
     options = Options(bank_limit=BANK, available=frozenset(), normalise=("none",), batch=64)
     frames = setup.data.frames
-    found = evaluate(model, setup.data.benchmark, frames, options=options)
+    found = evaluate(model, setup.data.dataset, frames, options=options)
     drawn = {
         "frame-weights": figures.draw_frame_weights(model, found, frames),
         "retrieved": figures.draw_retrieved(found),

@@ -259,7 +259,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
     sources, varied = ([open_pairs(p) for p in folders] for folders in (given.pairs, given.start))
-    fit = Fit(sources, varied, starter_parts.untrained(), given.seed)
+    fit = Fit(sources, varied, starter_parts.with_random_projections(), given.seed)
     print(f"{len(fit.pictures)} pictures, {len(fit.owner)} captions, {len(fit.asked)} queries")
     print(f"start: {fit.recall()}", flush=True)
     fit.fit_sentences(given.steps[0])

@@ -88,7 +88,7 @@ def encode(
         (out / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
     stored, done = np.load(out / TOKENS, mmap_mode="r+"), np.load(out / DONE, mmap_mode="r+")
     tower = ClipVision(starter_parts.VIT_B16).eval()
-    tower.load_state_dict(starter_parts.even_out(starter_parts.vision_state()))
+    tower.load_state_dict(starter_parts.equalise_channels(starter_parts.vision_state()))
     for row in np.flatnonzero(done == 0).tolist():
         with torch.inference_mode():
             seen = tower(normalise(crops([pictures[row]()], PIXELS), PIXELS))[0]

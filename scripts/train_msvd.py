@@ -33,7 +33,7 @@ from torch.nn.functional import normalize
 from ucofia import checkpoint
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets import feature_files
-from ucofia.datasets.types import Benchmark, Split
+from ucofia.datasets.types import Dataset, Split
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
@@ -42,9 +42,9 @@ from ucofia.evaluate import report
 from ucofia.model import Model
 from ucofia.presets import FRAME, UCOFIA, VIDEO
 from ucofia.provenance import commit, versions
+from ucofia.train.build_model import without_patches
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainData, TrainSettings
-from ucofia.train.start import without_patches
 
 WORDS, TEXTS_AT_A_TIME = 24, 2048
 ALL_LEVELS = "video and frame"
@@ -66,9 +66,9 @@ def models() -> dict[str, ModelConfig]:
 class Tower:
     """A frozen sentence encoder, its answers, and where the training sentences lie."""
 
-    def __init__(self, folder: Path, work: Path, benchmark: Benchmark) -> None:
+    def __init__(self, folder: Path, work: Path, dataset: Dataset) -> None:
         self.module = SentenceTower.from_pretrained(folder).eval().requires_grad_(False)
-        everything = [text.text for split in benchmark.splits for text in split.texts]
+        everything = [text.text for split in dataset.splits for text in split.texts]
         self.known = TextCache.fill(
             everything,
             work / "texts",
@@ -76,7 +76,7 @@ class Tower:
             encode=self.module.encode_words,
             progress=say,
         )
-        self.centre = self.sentences(benchmark.train).mean(0)
+        self.centre = self.sentences(dataset.train).mean(0)
 
     def tokenize(self, texts: Any) -> Any:
         return self.module.tokenize(texts, length=WORDS, pad_to_length=False)[0]
@@ -109,15 +109,15 @@ class Regression:
         return torch.exp(-self.sharpness * (2 - 2 * rows @ self.centres.T))
 
 
-def predicted(tower: Tower, benchmark: Benchmark, source: feature_files.FeatureFrames) -> Tensor:
+def predicted(tower: Tower, dataset: Dataset, source: feature_files.FeatureFrames) -> Tensor:
     """Predict the sentence of every frame; training videos by regressions without them."""
     stored = torch.from_numpy(source.stored.frames.astype(np.float32))
-    own = torch.tensor([source.stored.rows[video.id] for video in benchmark.train.videos])
+    own = torch.tensor([source.stored.rows[video.id] for video in dataset.train.videos])
     centres = normalize(normalize(stored[own], dim=-1).mean(1), dim=-1)
     distances = 2 - 2 * centres @ centres.T
     sharpness = (SHARPNESS / distances[distances > 1e-6].median()).item()
-    truth = torch.tensor(benchmark.train.truth)
-    found = normalize(tower.sentences(benchmark.train) - tower.centre, dim=-1)
+    truth = torch.tensor(dataset.train.truth)
+    found = normalize(tower.sentences(dataset.train) - tower.centre, dim=-1)
     sums = torch.zeros(len(own), found.shape[1]).index_add_(0, truth, found)
     sentences = sums / torch.bincount(truth)[:, None]
     out = Regression(centres, sentences, sharpness)(stored)
@@ -167,7 +167,7 @@ def evaluate(folder: Path, tower: Tower, data: TrainData) -> None:
     assert isinstance(model.backbone, FeaturesBackbone)
     model.backbone.text_cache = tower.known
     found = evaluation.evaluate(
-        model, data.benchmark, data.frames, options=evaluation.Options(), progress=say
+        model, data.dataset, data.frames, options=evaluation.Options(), progress=say
     )
     named = {"name": "MSVD, VGG-16 features", "fingerprint": model.fingerprint()}
     named["chosen_by"] = report.checkpoint_rule(str(folder))
@@ -206,11 +206,11 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    benchmark, source = feature_files.load(arguments.features)
-    tower = Tower(arguments.tower, arguments.work, benchmark)
+    dataset, source = feature_files.load(arguments.features)
+    tower = Tower(arguments.tower, arguments.work, dataset)
     moved = arguments.work / "msvd-vgg16"
     if not moved.exists():
-        write_features(arguments.features, moved, predicted(tower, benchmark, source))
+        write_features(arguments.features, moved, predicted(tower, dataset, source))
     data = TrainData(*feature_files.load(moved))
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     results: dict[str, list[dict[str, Any]]] = {}

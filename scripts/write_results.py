@@ -119,7 +119,7 @@ def not_run() -> str:
         "",
     ]
     for name in NEEDS_VIDEOS:
-        lines.append(f"    ucofia train ucofia-{name} --benchmark {name} --data DATA --out RUN")
+        lines.append(f"    ucofia train ucofia-{name} --dataset {name} --data DATA --out RUN")
         lines.append(f"    ucofia eval {name} --data DATA --model RUN")
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ from ucofia.errors import (
 from ucofia.model import Model
 from ucofia.presets import PRESETS, UCOFIA, ZERO_SHOT
 from ucofia.torchscript import read_tensors
-from ucofia.train.run import RunFolder
+from ucofia.train.run_folder import RunFolder
 from ucofia.types import VideoBatch
 
 

@@ -127,7 +127,10 @@ def test_the_demo_says_what_could_not_be_downloaded(
 
 @needs_packages
 def test_both_towers_are_as_published() -> None:
-    whole, published = starter_parts.assemble().state_dict(), starter_parts.untrained()
+    whole, published = (
+        starter_parts.assemble().state_dict(),
+        starter_parts.with_random_projections(),
+    )
     towers = published.state_dict()
     changed = {name for name in whole if not torch.equal(whole[name], towers[name])}
     parts = {f"{part}.{kind}" for part in published.fresh for kind in ("weight", "bias")}

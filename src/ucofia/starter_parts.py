@@ -58,7 +58,7 @@ RELEASES = {
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
 VIT_B16 = ClipVisionConfig(patch_size=16)
 
-# what reads the output of each norm of a block
+# layers that read the output of each norm of a block
 READERS = {
     "layer_norm1": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "layer_norm2": ("mlp.fc1",),
@@ -77,20 +77,20 @@ def bank_texts() -> list[str]:
 
 def assemble() -> JoinedBackbone:
     """Build the backbone from the installed packages and our projections between them."""
-    backbone = untrained()
+    backbone = with_random_projections()
     ours = load_tensors(files("ucofia").joinpath(f"data/{PROJECTIONS}").read_bytes())
     backbone.logit_scale = float(ours.pop("logit_scale"))
     backbone.load_state_dict({**backbone.state_dict(), **ours})
     return backbone
 
 
-def untrained() -> JoinedBackbone:
-    """Build the backbone of the published towers, with fresh projections."""
+def with_random_projections() -> JoinedBackbone:
+    """Build the backbone of the published towers, with projections that start at random."""
     vision, text = (part_file(*part) for part in PARTS)
     tower = SentenceTower.from_pretrained(text.parent)
     card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
     backbone = JoinedBackbone(VIT_B16, tower, width=tower.width, card=card).eval()
-    backbone.vision.load_state_dict(even_out(_dequantised(vision)))
+    backbone.vision.load_state_dict(equalise_channels(_dequantised(vision)))
     return backbone
 
 
@@ -104,7 +104,7 @@ def _version() -> str:
 
 def part_file(package: str, name: str, sha256: str) -> Path:
     """Find a part in the cache or in an installed package; refuse it if its hash is wrong."""
-    found = _places(package, name)
+    found = _part_paths(package, name)
     if not found:
         raise MissingPartError(package, INSTALL)
     return require_hash(found[0], sha256, INSTALL)
@@ -112,7 +112,7 @@ def part_file(package: str, name: str, sha256: str) -> Path:
 
 def missing_parts() -> list[tuple[str, str, str]]:
     """List the parts that `ucofia setup` must fetch before the starter can be assembled."""
-    return [part for part in PARTS if not _places(*part[:2])]
+    return [part for part in PARTS if not _part_paths(*part[:2])]
 
 
 def fetch_part(package: str, name: str, sha256: str) -> Path:
@@ -121,7 +121,7 @@ def fetch_part(package: str, name: str, sha256: str) -> Path:
     return require_hash(copied[0], sha256, INSTALL)
 
 
-def _places(package: str, name: str) -> list[Path]:
+def _part_paths(package: str, name: str) -> list[Path]:
     spec = find_spec(package)
     places = (
         [Path(place) / name for place in spec.submodule_search_locations or []] if spec else []
@@ -136,22 +136,22 @@ def vision_state() -> dict[str, Tensor]:
     return _dequantised(part_file(*_VISION))
 
 
-def even_out(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move the size of huge channels from what a norm gives to the weights that read it.
+def equalise_channels(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Scale outlier channels down after each norm and the weights that read them up.
 
-    Only powers of two are moved, so the tower computes what it did; but bytes can now hold it.
-    `scripts/make_channels.py` made them.
+    The factors are powers of two, so the float result is the same, while int8 activations lose
+    less precision. `scripts/make_channels.py` chose them.
     """
     exponents = load_tensors(files("ucofia").joinpath("data/channels.safetensors").read_bytes())
-    even = dict(state)
+    equalised = dict(state)
     for norm, exponent in exponents.items():
         factor = torch.exp2(exponent.float())
         block, which = norm.rsplit(".", 1)
         for kind in ("weight", "bias"):
-            even[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / factor
+            equalised[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / factor
         for part in READERS[which]:
-            even[f"{block}.{part}.weight"] = state[f"{block}.{part}.weight"] * factor
-    return even
+            equalised[f"{block}.{part}.weight"] = state[f"{block}.{part}.weight"] * factor
+    return equalised
 
 
 def _dequantised(path: Path) -> dict[str, Tensor]:

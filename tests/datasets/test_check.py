@@ -12,9 +12,9 @@ from ucofia.cli import main
 from ucofia.datasets import folder
 from ucofia.datasets.check import check
 from ucofia.datasets.frame_sources import array_frames
-from ucofia.datasets.registry import BUILT_IN, data_sets, open_data
+from ucofia.datasets.registry import BUILT_IN, open_data, registered_datasets
 from ucofia.datasets.splits import hold_out, keep_videos
-from ucofia.datasets.types import Benchmark, Split, TextItem, VideoItem
+from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import AnnotationError, SettingError, UnknownNameError
 from ucofia.research.shapes.dataset import shapes
 from ucofia.research.shapes.video_files import write_shapes
@@ -78,7 +78,7 @@ def small(**changes):
         name: Split(name, (VideoItem(f"{name}-1"),), (TextItem("a", 0),))
         for name in ("train", "val", "test")
     }
-    return Benchmark("small", **{**parts, **changes})
+    return Dataset("small", **{**parts, **changes})
 
 
 def test_videos_in_two_splits_and_texts_that_are_not_there_are_mismatched():
@@ -143,7 +143,7 @@ def test_the_command_writes_shapes(tmp_path, capsys):
 def test_the_command_names_all_data_sets(capsys):
     assert main(["data", "list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told.keys() == data_sets().keys() >= {*BUILT_IN, "shapes"}
+    assert told.keys() == registered_datasets().keys() >= {*BUILT_IN, "shapes"}
 
 
 def test_wrong_names_and_folders_are_said(tmp_path):
@@ -165,8 +165,8 @@ def test_shapes_open_without_a_folder(monkeypatch):
     few = partial(shapes, train=2, val=1, test=1)
     monkeypatch.setattr("ucofia.research.shapes.dataset.shapes", few)
     opened = open_data("shapes")
-    assert opened.frames(opened.benchmark.test.videos[0]).shape == (8, 3, 48, 48)
-    assert len(opened.train_groups) == len(opened.benchmark.train.texts)
+    assert opened.frames(opened.dataset.test.videos[0]).shape == (8, 3, 48, 48)
+    assert len(opened.train_groups) == len(opened.dataset.train.texts)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Quick inference: the same numbers where it is exact, near ones in bytes, never a stale one."""
+"""int8 inference: close to float32, independent of the batch, never with stale weights."""
 
 import copy
 import os
@@ -22,10 +22,10 @@ from ucofia.video.pixels import crops
 REPOSITORY = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("UCOFIA_SHARED", REPOSITORY.parent / "shared"))
 PHOTOS = SHARED / "data" / "flickr8k_1000"
-needs_bytes = pytest.mark.skipif(not int8.has_bytes(), reason="no byte products here")
+needs_int8 = pytest.mark.skipif(not int8.has_int8(), reason="no int8 kernels here")
 
 
-def vision(width: int = int8.WIDTH_FROM, act: str = "quick_gelu") -> Any:
+def vision(width: int = int8.MIN_WIDTH, act: str = "quick_gelu") -> Any:
     sizes = {"hidden_size": width, "intermediate_size": 2 * width, "image_size": 32}
     config = CLIPVisionConfig(
         **sizes, patch_size=8, num_hidden_layers=2, num_attention_heads=4, hidden_act=act
@@ -41,74 +41,74 @@ def words() -> tuple[Tensor, Tensor]:
     return torch.randint(1, 50, (3, 7)), mask
 
 
-@needs_bytes
-def test_bytes_need_an_idle_wide_tower_on_the_processor() -> None:
+@needs_int8
+def test_int8_needs_inference_a_wide_tower_and_a_cpu() -> None:
     tower = vision()
-    assert not int8.takes_bytes(tower)  # gradients are wanted
+    assert not int8.can_use_int8(tower)  # gradients are wanted
     with torch.no_grad():
-        assert int8.takes_bytes(tower)
-        assert not int8.takes_bytes(vision(act="gelu"))
-        assert not int8.takes_bytes(vision(width=8))
-        assert not int8.takes_bytes(copy.deepcopy(tower).train())
-        assert not int8.takes_bytes(copy.deepcopy(tower).to("meta"))
+        assert int8.can_use_int8(tower)
+        assert not int8.can_use_int8(vision(act="gelu"))
+        assert not int8.can_use_int8(vision(width=8))
+        assert not int8.can_use_int8(copy.deepcopy(tower).train())
+        assert not int8.can_use_int8(copy.deepcopy(tower).to("meta"))
 
 
-@needs_bytes
-def test_a_tower_in_bytes_is_near_the_tower() -> None:
+@needs_int8
+def test_an_int8_tower_is_close_to_the_float_tower() -> None:
     tower, pixels = vision(), torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         plain = tower(pixel_values=pixels).last_hidden_state
-        quick = int8.vision_in_bytes(tower)(pixels)
+        quick = int8.int8_vision(tower)(pixels)
     assert cosine_similarity(plain, quick, dim=-1).min() > 0.99
     assert not torch.equal(plain, quick)
 
 
-@needs_bytes
+@needs_int8
 def test_no_picture_depends_on_its_neighbours_and_none_is_fine() -> None:
     tower, pixels = vision(), torch.randn(3, 3, 32, 32)
     with torch.no_grad():
-        quick = int8.vision_in_bytes(tower)
+        quick = int8.int8_vision(tower)
         assert torch.equal(quick(pixels)[1:2], quick(pixels[1:2]))
-        assert quick(pixels[:0]).shape == (0, 17, int8.WIDTH_FROM)
+        assert quick(pixels[:0]).shape == (0, 17, int8.MIN_WIDTH)
 
 
-@needs_bytes
+@needs_int8
 def test_weights_that_changed_are_rounded_again() -> None:
     tower, pixels = vision(), torch.randn(1, 3, 32, 32)
     with torch.no_grad():
-        before = int8.vision_in_bytes(tower)(pixels)
-        assert int8.vision_in_bytes(tower) is int8.vision_in_bytes(tower)
+        before = int8.int8_vision(tower)(pixels)
+        assert int8.int8_vision(tower) is int8.int8_vision(tower)
         tower.encoder.layers[0].mlp.fc1.weight.mul_(2)
-        after = int8.vision_in_bytes(tower)(pixels)
+        after = int8.int8_vision(tower)(pixels)
     assert not torch.allclose(before, after)
 
 
-@needs_bytes
+@needs_int8
 @pytest.mark.parametrize("weights", [(64, 64), (-64, -64), (1, 127), (127, 127), (-127, -127)])
-@pytest.mark.parametrize("depth", [None, 0.0])
-def test_no_sum_of_products_overflows(weights: tuple[int, int], depth: float | None) -> None:
+@pytest.mark.parametrize("minimum", [None, 0.0, -0.25])
+def test_no_sum_of_products_overflows(weights: tuple[int, int], minimum: float | None) -> None:
     weight = torch.tensor(weights).float().repeat(8, 200)
     x = torch.ones(3, 400)
     x[1, ::2] = 0.5
-    layer = int8.LinearInBytes(weight, torch.zeros(8), depth=depth)
+    layer = int8.Int8Linear(weight, torch.zeros(8), minimum=minimum)
     torch.testing.assert_close(layer(x), linear(x, weight), rtol=0.01, atol=0.01)
 
 
-@needs_bytes
+@needs_int8
 def test_a_token_with_huge_values_does_not_drown_the_others() -> None:
     x, weight = torch.randn(4, 64), torch.randn(8, 64)
     x[0] *= 1000
-    near = int8.LinearInBytes(weight, torch.ones(8))(x)
+    near = int8.Int8Linear(weight, torch.ones(8))(x)
     assert cosine_similarity(near, linear(x, weight, torch.ones(8))).min() > 0.999
 
 
-@needs_bytes
+@needs_int8
 def test_rows_of_zeros_give_the_bias() -> None:
-    layer = int8.LinearInBytes(torch.zeros(2, 3), torch.tensor([1.0, 2.0]))
+    layer = int8.Int8Linear(torch.zeros(2, 3), torch.tensor([1.0, 2.0]))
     torch.testing.assert_close(layer(torch.zeros(2, 3)), torch.tensor([[1.0, 2.0]] * 2))
 
 
-def test_evening_out_channels_changes_no_output() -> None:
+def test_equalising_channels_changes_no_output() -> None:
     sizes = {**starter_parts.VIT_B16.to_values(), "num_hidden_layers": 1, "image_size": 32}
     del sizes["model_type"]
     model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes)).eval()
@@ -122,7 +122,7 @@ def test_evening_out_channels_changes_no_output() -> None:
     }
     with torch.no_grad():
         before = model(pixel_values=pixels).last_hidden_state
-        even = starter_parts.even_out(all_layers)
+        even = starter_parts.equalise_channels(all_layers)
         model.load_state_dict({key: even[key] for key in model.state_dict()})
         after = model(pixel_values=pixels).last_hidden_state
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
@@ -131,10 +131,10 @@ def test_evening_out_channels_changes_no_output() -> None:
 
 
 @pytest.mark.slow
-@needs_bytes
+@needs_int8
 @needs_packages
 @pytest.mark.skipif(not PHOTOS.is_dir(), reason="no photographs here")
-def test_the_real_starter_in_bytes_stays_within_the_stated_error(
+def test_the_real_starter_in_int8_stays_within_the_stated_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = checkpoint.load("starter")
@@ -144,7 +144,7 @@ def test_the_real_starter_in_bytes_stays_within_the_stated_error(
     video = VideoBatch(pixels[:, None], torch.ones(len(names), 1, dtype=torch.bool))
     with torch.no_grad():
         quick = model.encode_video(video)
-        monkeypatch.setattr(int8, "is_idle", lambda tower: False)
+        monkeypatch.setattr(int8, "is_cpu_inference", lambda tower: False)
         plain = model.encode_video(video)
     assert cosine_similarity(quick.frames, plain.frames, dim=-1).min() > 0.99
     assert not torch.equal(quick.frames, plain.frames)

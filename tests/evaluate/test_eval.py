@@ -1,4 +1,4 @@
-"""A model on a benchmark: chunked equals whole, evaluation equals search, warnings when due."""
+"""A model on a data set: chunked equals whole, evaluation equals search, warnings when due."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import ucofia.cli.eval
-from tests.train.tiny_training import tiny_benchmark, tiny_config, tiny_model
+from tests.train.tiny_training import tiny_config, tiny_dataset, tiny_model
 from ucofia import checkpoint
 from ucofia.cli import main
-from ucofia.datasets.types import Benchmark, Split
+from ucofia.datasets.types import Dataset, Split
 from ucofia.errors import SettingError, UnknownNameError
 from ucofia.evaluate import gallery, matrix_files, report
 from ucofia.evaluate.benchmark import Evaluation, Options, evaluate, level_subsets, needed_videos
@@ -35,7 +35,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def found(model: Model) -> Evaluation:
-    return evaluate(model, *tiny_benchmark())
+    return evaluate(model, *tiny_dataset())
 
 
 def test_every_level_and_normalisation_has_a_line_in_both_directions(found: Evaluation) -> None:
@@ -56,13 +56,13 @@ def test_every_level_and_normalisation_has_a_line_in_both_directions(found: Eval
 
 
 def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmark, frames = tiny_benchmark()
-    texts = [text.text for text in benchmark.train.texts]
-    whole = gallery.gallery(model, benchmark.train, frames, batch=100)
+    dataset, frames = tiny_dataset()
+    texts = [text.text for text in dataset.train.texts]
+    whole = gallery.gallery(model, dataset.train, frames, batch=100)
     expected = gallery.level_scores(model, texts, whole, "train")
     monkeypatch.setattr("ucofia.model.TEXTS_AT_ONCE", 3)
     monkeypatch.setattr(gallery, "VIDEOS_AT_ONCE", 4)
-    parts = gallery.gallery(model, benchmark.train, frames, batch=5)
+    parts = gallery.gallery(model, dataset.train, frames, batch=5)
     for level, scores in gallery.level_scores(model, texts, parts, "train").items():
         np.testing.assert_allclose(scores, expected[level], rtol=1e-3, atol=1e-3)
 
@@ -72,7 +72,7 @@ def test_matrices_that_lie_in_files_change_nothing(
 ) -> None:
     monkeypatch.setattr("ucofia.scratch_array.IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(matrix_files, "BLOCK_ENTRIES", 7)
-    mapped = evaluate(model, *tiny_benchmark(), options=BRIEF)
+    mapped = evaluate(model, *tiny_dataset(), options=BRIEF)
     assert isinstance(mapped.scores["video"], np.memmap)
     for direction in ("t2v", "v2t"):
         for name in ("none", "sinkhorn", "sinkhorn after the mean"):
@@ -82,7 +82,7 @@ def test_matrices_that_lie_in_files_change_nothing(
 
 def test_progress_counts_up_to_all_videos_and_texts(model: Model) -> None:
     said: list[tuple[str, int, int | None]] = []
-    evaluate(model, *tiny_benchmark(), options=BRIEF, progress=lambda *call: said.append(call))
+    evaluate(model, *tiny_dataset(), options=BRIEF, progress=lambda *call: said.append(call))
     last = {what: (done, total) for what, done, total in said}
     assert last["encoding videos of test"] == (6, 6) and last["scoring test"] == (6, 6)
     assert last["scoring the bank's texts"] == (14, 14) and last["ranking"] == (1, 1)
@@ -91,16 +91,16 @@ def test_progress_counts_up_to_all_videos_and_texts(model: Model) -> None:
 def test_ranks_are_those_of_a_search_in_an_index_with_the_same_bank(
     model: Model, found: Evaluation
 ) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     biases = {
         level: solve(bank).candidate_bias.astype(np.float32)
         for level, bank in found.banks["t2v"].items()
     }
-    stored = gallery.gallery(model, benchmark.test, frames, batch=4)
-    names = [video.id for video in benchmark.test.videos]
+    stored = gallery.gallery(model, dataset.test, frames, batch=4)
+    names = [video.id for video in dataset.test.videos]
     for normalisation, index in (("none", stored), ("sinkhorn", replace(stored, biases=biases))):
         ranks = []
-        for text in benchmark.test.texts:
+        for text in dataset.test.texts:
             with torch.inference_mode():
                 (query,) = queries(model, model.encode_text(model.tokenize([text.text])))
             order = brute_force([query], index, top=len(names))[0].rows.tolist()
@@ -115,7 +115,7 @@ def test_levels_count_by_their_weights(model: Model) -> None:
     only = tuple(replace(v, weight=float(v.name == "frame") + 1e-9) for v in config.levels)
     weighted = Model(model.backbone, replace(config, levels=only)).eval()
     weighted.load_state_dict(model.state_dict())
-    found = evaluate(weighted, *tiny_benchmark(), options=Options(normalise=("none", "sinkhorn")))
+    found = evaluate(weighted, *tiny_dataset(), options=Options(normalise=("none", "sinkhorn")))
     alone = [r.line for r in found.ranked if r.levels == ("frame",)]
     for line in alone:
         assert found.line(line.direction, line.name).ranks.tolist() == line.ranks.tolist()
@@ -123,7 +123,7 @@ def test_levels_count_by_their_weights(model: Model) -> None:
 
 
 def test_without_a_bank_everything_says_that_it_saw_the_test_queries(model: Model) -> None:
-    found = evaluate(model, *tiny_benchmark(), options=replace(BRIEF, bank=None))
+    found = evaluate(model, *tiny_dataset(), options=replace(BRIEF, bank=None))
     assert {r.line.bank for r in found.ranked if r.line.name != "none"} == {"test queries"}
     assert any(
         text.startswith("sinkhorn (t2v and v2t) saw all test queries") for text in found.warnings
@@ -137,36 +137,36 @@ def test_with_a_bank_only_the_dual_softmax_saw_them(found: Evaluation) -> None:
 
 
 def test_a_bank_can_be_limited_and_may_lack_videos(model: Model) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     options = replace(BRIEF, bank_limit=5, available={"train-0", "train-13"})
-    found = evaluate(model, benchmark, frames, options=options)
+    found = evaluate(model, dataset, frames, options=options)
     assert (found.bank_texts, found.bank_videos) == (5, 2)
     assert "the bank was limited to 5 texts and videos" in found.warnings
-    lost = evaluate(model, benchmark, frames, options=replace(options, available=frozenset()))
+    lost = evaluate(model, dataset, frames, options=replace(options, available=frozenset()))
     assert lost.bank_videos == 0
     assert any(text.startswith("sinkhorn (v2t) saw all") for text in lost.warnings)
-    assert {v.id for v in needed_videos(benchmark, options)} >= {"test-0", "train-13"}
+    assert {v.id for v in needed_videos(dataset, options)} >= {"test-0", "train-13"}
 
 
 def test_another_split_and_a_bank_of_itself_are_warned_of(model: Model) -> None:
     options = replace(BRIEF, split="val", bank="val")
-    found = evaluate(model, *tiny_benchmark(), options=options)
+    found = evaluate(model, *tiny_dataset(), options=options)
     assert "this is the val split; published figures are of test" in found.warnings
     assert any("the bank is the evaluated split itself" in text for text in found.warnings)
 
 
 def test_texts_that_were_cut_are_counted_once() -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     short = Model(tiny_model().backbone, replace(tiny_config(), words=4)).eval()
-    found = evaluate(short, benchmark, frames, options=BRIEF)
+    found = evaluate(short, dataset, frames, options=BRIEF)
     assert "6 texts are longer than the model takes and were cut" in found.warnings
 
 
 def test_a_split_must_exist_and_have_videos(model: Model) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     with pytest.raises(UnknownNameError, match="unknown split 'tset'; did you mean 'test'"):
-        evaluate(model, benchmark, frames, options=Options(split="tset"))
-    empty = Benchmark("none", benchmark.train, benchmark.val, Split("test", (), ()))
+        evaluate(model, dataset, frames, options=Options(split="tset"))
+    empty = Dataset("none", dataset.train, dataset.val, Split("test", (), ()))
     with pytest.raises(SettingError, match="split is 'test', but it has no videos"):
         evaluate(model, empty, frames)
 
@@ -212,7 +212,7 @@ def test_ranks_are_written_query_by_query(found: Evaluation, tmp_path: Path) -> 
 
 
 def test_the_papers_figures_stand_beside_a_data_set_it_has(found: Evaluation) -> None:
-    renamed = replace(found, benchmark="msvd")
+    renamed = replace(found, dataset="msvd")
     result = report.document(renamed, model={"name": "x"}, about={})
     assert "| paper: UCoFiA |  | 47.4 | 77.6 |" in report.page(result)
     assert report.document(found, model={"name": "x"}, about={})["paper"] == []
@@ -224,7 +224,7 @@ def test_the_command_prints_tables_and_writes_into_the_run(
     from ucofia.datasets import registry
 
     monkeypatch.setattr(
-        registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_benchmark())
+        registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_dataset())
     )
     checkpoint.save(tiny_model("clip-straight"), tmp_path)
     assert main(["eval", "shapes", "--model", str(tmp_path)]) == 0

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import ucofia.cli.figure
-from tests.train.tiny_training import tiny_benchmark, tiny_model
+from tests.train.tiny_training import tiny_dataset, tiny_model
 from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.errors import SettingError
@@ -35,11 +35,11 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def found(model: Model) -> Evaluation:
-    return evaluate(model, *tiny_benchmark(), options=BRIEF)
+    return evaluate(model, *tiny_dataset(), options=BRIEF)
 
 
 def test_weights_are_those_of_the_score(model: Model, found: Evaluation) -> None:
-    _, frames = tiny_benchmark()
+    _, frames = tiny_dataset()
     level = model.levels()["frame"]
     assert level.scale is not None
     for row, video in ((0, 0), (1, 3), (4, 2)):
@@ -56,7 +56,7 @@ def test_weights_are_those_of_the_score(model: Model, found: Evaluation) -> None
 def test_frame_weights_show_a_text_with_its_own_video_and_the_best_wrong_one(
     model: Model, found: Evaluation
 ) -> None:
-    figure = figures.draw_frame_weights(model, found, tiny_benchmark()[1])
+    figure = figures.draw_frame_weights(model, found, tiny_dataset()[1])
     own, wrong = figure.subfigs
     assert own.get_suptitle().startswith("its own video: score ")
     assert wrong.get_suptitle().startswith("the best wrong video: score ")
@@ -89,7 +89,7 @@ def test_levels_show_where_only_all_of_them_together_are_right() -> None:
 
 
 def test_levels_mark_right_and_wrong(model: Model, found: Evaluation) -> None:
-    figure = figures.draw_levels(model, found, tiny_benchmark()[1])
+    figure = figures.draw_levels(model, found, tiny_dataset()[1])
     titles = [column.get_suptitle() for row in figure.subfigs for column in row.subfigs]
     assert titles[0].startswith("video level only: ")
     assert {title.rpartition(": ")[2] for title in titles} <= {"right", "wrong"}
@@ -99,10 +99,10 @@ def test_levels_mark_right_and_wrong(model: Model, found: Evaluation) -> None:
 def test_a_model_that_cannot_be_drawn_says_why(found: Evaluation) -> None:
     plain = tiny_model("clip-straight").eval()
     with pytest.raises(SettingError, match="no level weighs frames with ISA"):
-        figures.draw_frame_weights(plain, found, tiny_benchmark()[1])
+        figures.draw_frame_weights(plain, found, tiny_dataset()[1])
     alone = replace(found, weights={"video": 1.0})
     with pytest.raises(SettingError, match="a comparison needs two levels or more"):
-        figures.draw_levels(plain, alone, tiny_benchmark()[1])
+        figures.draw_levels(plain, alone, tiny_dataset()[1])
 
 
 def test_both_files_are_whole_and_the_same_every_time(found: Evaluation, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_command_writes_and_names_both_files(
     from ucofia.datasets import registry
 
     monkeypatch.setattr(
-        registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_benchmark())
+        registry, "open_data", lambda *_, **__: registry.OpenedData(*tiny_dataset())
     )
     checkpoint.save(tiny_model(), tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text('{"dataset": "shapes"}')

@@ -156,7 +156,7 @@ def test_the_seed_decides_everything_and_sizes_do_not_leak():
     one, same, other = (shapes(seed, train=4, val=2, test=3) for seed in (5, 5, 6))
     longer = shapes(5, train=9, val=2, test=3)
     assert np.array_equal(one.test.pixels, same.test.pixels)
-    assert one.benchmark == same.benchmark != other.benchmark
+    assert one.dataset == same.dataset != other.dataset
     assert one.test.stories == longer.test.stories
     assert one.train.stories == longer.train.stories[: len(one.train.stories)]
 

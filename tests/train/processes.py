@@ -21,7 +21,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from test_loop import run
 from test_step import gradients, some_pairs
-from tiny_training import tiny_benchmark, tiny_model
+from tiny_training import tiny_dataset, tiny_model
 
 from ucofia.config import Loss
 from ucofia.datasets.types import VideoItem
@@ -128,7 +128,7 @@ def _train_together(out: Path, world: World) -> None:
 
 def _miss_a_video(out: Path, world: World) -> None:
     """Let the second process find no frames in its third step; both write what they were told."""
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     left = iter(range(4))
 
     def missing(video: VideoItem) -> Any:
@@ -137,7 +137,7 @@ def _miss_a_video(out: Path, world: World) -> None:
         return frames(video)
 
     try:
-        run(out, data=TrainData(benchmark, missing), world=world)
+        run(out, data=TrainData(dataset, missing), world=world)
     except UCoFiAError as error:
         out.with_name(f"missing-{world.rank}.txt").write_text(str(error))
 

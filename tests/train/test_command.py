@@ -19,9 +19,9 @@ from ucofia.cli.train import _stop_signals
 from ucofia.errors import SettingError
 from ucofia.presets import PRESETS
 from ucofia.research.shapes.dataset import shapes
-from ucofia.train.start import recipe, start_model, without_patches
+from ucofia.train.build_model import build_model, recipe, without_patches
 
-COMMAND = "train clip4clip-mean --benchmark shapes --backbone tiny --epochs 1 --batch 6".split()
+COMMAND = "train clip4clip-mean --dataset shapes --backbone tiny --epochs 1 --batch 6".split()
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_trained_towers_are_taken_and_the_parts_above_start_anew(tmp_path: Path)
     old.logit_scale.data.fill_(1.5)
     checkpoint.save(old, tmp_path)
     preset = replace(PRESETS["ucofia"], model=replace(tiny_model("ucofia").config))
-    model = start_model(preset, str(tmp_path), None, seed=1)
+    model = build_model(preset, str(tmp_path), None, seed=1)
     assert set(model.heads) == {"video", "frame", "patch"}
     assert model.logit_scale.item() == 1.5
     for name, tensor in old.backbone.state_dict().items():
@@ -136,7 +136,7 @@ def test_trained_towers_are_taken_and_the_parts_above_start_anew(tmp_path: Path)
 
 
 def test_a_seed_decides_what_starts_at_random_and_nothing_else_does() -> None:
-    one, same, other = (start_model(PRESETS["ucofia"], "tiny", None, seed=s) for s in (1, 1, 2))
+    one, same, other = (build_model(PRESETS["ucofia"], "tiny", None, seed=s) for s in (1, 1, 2))
     assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 

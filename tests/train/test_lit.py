@@ -20,8 +20,9 @@ from ucofia.encode.joined import JoinedBackbone
 from ucofia.errors import SettingError
 from ucofia.evaluate import benchmark
 from ucofia.evaluate.benchmark import Evaluation
+from ucofia.model import Model
 from ucofia.presets import LIT
-from ucofia.train import start
+from ucofia.train.build_model import build_model, joined_towers
 
 CONFIG = replace(LIT, frames=3, words=8, selected_patches=2)
 
@@ -75,7 +76,7 @@ def test_the_text_side_learns_from_tokens_and_the_tower_stays(
         for path in (parts / "data").glob("*.away"):
             path.rename(path.with_suffix(".mp4"))
     trained = checkpoint.load(tmp_path / "run")
-    started = start.joined_towers(str(parts / "clip"), str(parts / "bert"))
+    started = joined_towers(str(parts / "clip"), str(parts / "bert"))
     assert isinstance(trained.backbone, JoinedBackbone)
     assert all(
         torch.equal(value, trained.backbone.vision.state_dict()[name])
@@ -111,7 +112,7 @@ def _after_three_questions():  # type: ignore[no-untyped-def]
 def test_an_evaluation_from_tokens_equals_one_from_pixels(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = start.start_model(
+    model = build_model(
         replace(_preset(), model=CONFIG), f"{parts / 'clip'}+{parts / 'bert'}", None, seed=0
     )
     checkpoint.save(model, tmp_path / "model")
@@ -140,8 +141,8 @@ def _preset():  # type: ignore[no-untyped-def]
 
 
 def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path) -> None:
-    towers = start.joined_towers(str(parts / "clip"), str(parts / "bert"))
-    model = start.Model(towers, CONFIG)
+    towers = joined_towers(str(parts / "clip"), str(parts / "bert"))
+    model = Model(towers, CONFIG)
     before = tower_fingerprint(model)
     with torch.no_grad():
         for parameter in towers.text.parameters():
@@ -152,4 +153,4 @@ def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path
 
 def test_models_without_such_towers_are_told(parts: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="it has no sentence encoder"):
-        start.joined_towers(str(parts / "clip"), str(parts / "clip"))
+        joined_towers(str(parts / "clip"), str(parts / "clip"))

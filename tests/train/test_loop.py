@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_training import TRAIN, tiny_benchmark, tiny_model
+from tiny_training import TRAIN, tiny_dataset, tiny_model
 
 import ucofia
 from ucofia.datasets.types import VideoItem
@@ -38,7 +38,7 @@ class KilledError(Exception):
 def run(out: Path, **changed: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": tiny_model(),
-        "data": TrainData(*tiny_benchmark()),
+        "data": TrainData(*tiny_dataset()),
         "settings": SETTINGS,
         **changed,
     }
@@ -146,15 +146,15 @@ def test_a_run_that_has_ended_is_not_trained_again(whole: Path) -> None:
 
 def test_the_run_folder_is_a_model_that_scores_as_its_result_says(whole: Path) -> None:
     result = json.loads((whole / "result.json").read_text())
-    benchmark, frames = tiny_benchmark()
-    scores = split_scores(ucofia.load(whole), benchmark.test, frames, batch=3)
+    dataset, frames = tiny_dataset()
+    scores = split_scores(ucofia.load(whole), dataset.test, frames, batch=3)
     summary = summarise(text_to_video_ranks(scores, np.arange(6)))
     assert result["test"]["t2v"] == summary.values()
 
 
 def test_scores_of_a_split_do_not_depend_on_the_batch() -> None:
-    model, (benchmark, frames) = tiny_model(), tiny_benchmark()
-    one, many = (split_scores(model, benchmark.test, frames, batch=n) for n in (1, 50))
+    model, (dataset, frames) = tiny_model(), tiny_dataset()
+    one, many = (split_scores(model, dataset.test, frames, batch=n) for n in (1, 50))
     np.testing.assert_allclose(one, many, rtol=1e-4, atol=1e-5)
 
 
@@ -214,7 +214,7 @@ def test_a_stop_at_the_end_of_an_epoch_leaves_its_validation_for_later(
 def test_a_video_that_is_missing_at_the_validation_costs_no_step(
     whole: Path, tmp_path: Path
 ) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
 
     def missing(video: VideoItem) -> Any:
         if video.id == "val-3":
@@ -222,7 +222,7 @@ def test_a_video_that_is_missing_at_the_validation_costs_no_step(
         return frames(video)
 
     with pytest.raises(NoFramesError, match="val-3"):
-        run(tmp_path, data=TrainData(benchmark, missing))
+        run(tmp_path, data=TrainData(dataset, missing))
     saved = max((tmp_path / "checkpoints").iterdir())
     assert saved.name == "step-00000003-0000"
     run(tmp_path)
@@ -230,16 +230,16 @@ def test_a_video_that_is_missing_at_the_validation_costs_no_step(
 
 
 def test_cut_texts_are_warned_of_once(tmp_path: Path) -> None:
-    benchmark, frames = tiny_benchmark()
-    texts = tuple(replace(text, text=text.text + " on" * 9) for text in benchmark.train.texts)
-    long = replace(benchmark, train=replace(benchmark.train, texts=texts))
+    dataset, frames = tiny_dataset()
+    texts = tuple(replace(text, text=text.text + " on" * 9) for text in dataset.train.texts)
+    long = replace(dataset, train=replace(dataset.train, texts=texts))
     with pytest.warns(TextCutWarning) as caught:
         run(tmp_path, data=TrainData(long, frames))
     assert len([w for w in caught if w.category is TextCutWarning]) == 1
 
 
 def test_a_missing_video_is_named_and_costs_no_step(whole: Path, tmp_path: Path) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
 
     def missing(video: VideoItem) -> Any:
         if video.id == "train-11":
@@ -247,7 +247,7 @@ def test_a_missing_video_is_named_and_costs_no_step(whole: Path, tmp_path: Path)
         return frames(video)
 
     with pytest.raises(NoFramesError, match="video 'train-11' has no frames: the file is gone"):
-        run(tmp_path, data=TrainData(benchmark, missing))
+        run(tmp_path, data=TrainData(dataset, missing))
     run(tmp_path)  # the file is back
     assert_identical(whole, tmp_path)
 
@@ -312,9 +312,9 @@ def test_a_run_that_met_a_full_disk_goes_on_when_there_is_room(
 
 
 def test_half_precision_scales_its_loss_and_keeps_full_weights(tmp_path: Path) -> None:
-    benchmark, frames = tiny_benchmark()
+    dataset, frames = tiny_dataset()
     # On a CPU half precision has no safe norm of a padded frame; CUDA computes norms in full.
-    data = TrainData(benchmark, replace(frames, mask=np.ones_like(frames.mask)))
+    data = TrainData(dataset, replace(frames, mask=np.ones_like(frames.mask)))
     settings = replace(SETTINGS, precision="float16", chunk=2)
     result = run(tmp_path, data=data, settings=settings)
     assert result["settings"]["precision"] == "float16"

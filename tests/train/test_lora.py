@@ -188,10 +188,10 @@ def test_a_tower_of_bytes_is_not_taken_while_matrices_stand_beside_it() -> None:
     tower = ClipVision(config).eval()
     tower.fresh = ()
     with torch.no_grad():
-        plain = int8.takes_bytes(tower.vision_model)
-        assert plain == int8.has_bytes()
+        plain = int8.can_use_int8(tower.vision_model)
+        assert plain == int8.has_int8()
         lora.inject(tower, rank=1, seed=0)
-        assert not int8.takes_bytes(tower.eval().vision_model)
+        assert not int8.can_use_int8(tower.eval().vision_model)
 
 
 def test_the_command_trains_shapes(

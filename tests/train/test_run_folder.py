@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from test_loop import KilledError, after, assert_identical, run
-from tiny_training import tiny_benchmark
+from tiny_training import tiny_dataset
 
-from ucofia.datasets.types import Benchmark, Split
+from ucofia.datasets.types import Dataset, Split
 from ucofia.errors import (
     DamagedCheckpointWarning,
     DamagedRunError,
@@ -20,7 +20,7 @@ from ucofia.errors import (
     SettingError,
     TrainingStoppedError,
 )
-from ucofia.train.run import RunFolder
+from ucofia.train.run_folder import RunFolder
 from ucofia.train.settings import TrainData
 
 
@@ -138,7 +138,7 @@ def test_a_stop_during_the_final_test_is_obeyed_and_costs_no_step(
 HOLD = """
 import sys
 from pathlib import Path
-from ucofia.train.run import RunFolder
+from ucofia.train.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -175,8 +175,8 @@ def test_files_of_a_run_may_be_read_as_the_umask_says(tmp_path: Path) -> None:
 
 
 def test_an_empty_split_is_told_before_the_first_step(tmp_path: Path) -> None:
-    benchmark, frames = tiny_benchmark()
-    empty: Benchmark = replace(benchmark, test=Split("test", (), ()))
+    dataset, frames = tiny_dataset()
+    empty: Dataset = replace(dataset, test=Split("test", (), ()))
     with pytest.raises(SettingError, match="split is 'test', but it has no texts"):
         run(tmp_path, data=TrainData(empty, frames))
     assert not (tmp_path / "run.json").exists()

@@ -12,7 +12,7 @@ from ucofia.cli import main
 from ucofia.datasets import frame_cache_writer
 from ucofia.video.write_video import write_mp4
 
-TRAIN = "train clip4clip-mean --benchmark folder --backbone tiny --epochs 1 --batch 2".split()
+TRAIN = "train clip4clip-mean --dataset folder --backbone tiny --epochs 1 --batch 2".split()
 
 
 @pytest.fixture

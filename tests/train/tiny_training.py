@@ -7,7 +7,7 @@ import torch
 
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets.frame_sources import ArrayFrames, array_frames
-from ucofia.datasets.types import Benchmark, Split, TextItem, VideoItem
+from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import PRESETS
@@ -56,7 +56,7 @@ def tiny_model(preset: str = "ucofia", *, seed: int = 0) -> Model:
         return Model(ClipBackbone.from_geometry(GEOMETRY), tiny_config(preset))
 
 
-def tiny_benchmark() -> tuple[Benchmark, ArrayFrames]:
+def tiny_dataset() -> tuple[Dataset, ArrayFrames]:
     """Videos of random noise; each caption names its number in words that differ."""
     rng = np.random.default_rng(0)
     names = [f"{part}-{row}" for part, rows in _ROWS.items() for row in range(rows)]
@@ -64,7 +64,7 @@ def tiny_benchmark() -> tuple[Benchmark, ArrayFrames]:
     mask = np.ones((len(names), 3), dtype=bool)
     mask[::3, 2] = False
     splits = {part: _split(part, rows) for part, rows in _ROWS.items()}
-    return Benchmark("noise", **splits), array_frames(names, pixels, mask)
+    return Dataset("noise", **splits), array_frames(names, pixels, mask)
 
 
 _ROWS = {"train": 14, "val": 5, "test": 6}

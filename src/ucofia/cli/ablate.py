@@ -29,7 +29,7 @@ SHAPES = "shapes"
 
 @app.command()
 def ablate(
-    benchmark: Annotated[
+    dataset: Annotated[
         str,
         typer.Argument(help="A data set with stored tokens, or `shapes`, which needs nothing."),
     ] = SHAPES,
@@ -72,22 +72,22 @@ def ablate(
     from ucofia.research.ablate.job import Job
     from ucofia.research.ablate.rows import chosen
 
-    out = out or Path(f"ablate-{benchmark}")
+    out = out or Path(f"ablate-{dataset}")
     changes = {"epochs": epochs, "batch": batch}
     changes |= {"encoder_rate": encoder_rate, "head_rate": head_rate}  # type: ignore[dict-item]
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
-        if benchmark == SHAPES:
+        if dataset == SHAPES:
             setup = _shapes(out, progress)
         else:
-            setup = _on_tokens(benchmark, data, tokens, backbone, changes, bank_limit)
+            setup = _on_tokens(dataset, data, tokens, backbone, changes, bank_limit)
         job = Job(out / "results", out / "work", setup, progress=progress)
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
             for name, seed, was_done in job.run(names, range(seeds), spread=spread):
                 console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
-    shown = None if benchmark == SHAPES else setup
+    shown = None if dataset == SHAPES else setup
     found = table.read(job.results, shown)
     if json:
         console.show_json({name: list(runs) for name, runs in found.found.items()})
@@ -141,7 +141,7 @@ def _on_tokens(
     frames = min(preset.model.frames, stored.settings.frames)
     return TokensSetup(
         name=name,
-        benchmark=opened.benchmark,
+        dataset=opened.dataset,
         tokens=stored,
         backbone=backbone,
         recipe=replace(preset.train, **given),

@@ -16,7 +16,7 @@ from ucofia.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from ucofia.datasets.frame_cache_writer import CacheReport
-    from ucofia.datasets.types import Benchmark, VideoItem
+    from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
 
 data = typer.Typer(
@@ -40,9 +40,9 @@ Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 @data.command("list")
 def list_data(json: JsonOption = False) -> int:
     """Name the data sets that can be opened."""
-    from ucofia.datasets.registry import data_sets
+    from ucofia.datasets.registry import registered_datasets
 
-    about = {name: data_set.about for name, data_set in data_sets().items()}
+    about = {name: data_set.about for name, data_set in registered_datasets().items()}
     if json:
         show_json(about)
     else:
@@ -66,7 +66,7 @@ def check(
     opened = open_data(name, data)
     with progress_bar() as progress:
         report = check_data(
-            opened.benchmark, opened.frames, decode=decode, workers=workers, progress=progress
+            opened.dataset, opened.frames, decode=decode, workers=workers, progress=progress
         )
     if json:
         show_json({**asdict(report), "is_fine": report.is_fine})
@@ -103,7 +103,7 @@ def cache(
     from ucofia.datasets.frame_cache_writer import fill_cache
     from ucofia.datasets.registry import open_data
 
-    videos = _videos(open_data(name, data).benchmark, splits)
+    videos = _videos(open_data(name, data).dataset, splits)
     settings = CacheSettings(frames=frames, size=size, rule=rule, quality=quality)
     with progress_bar() as progress:
         report = fill_cache(videos, out, settings, workers=workers, progress=progress)
@@ -140,7 +140,7 @@ def tokens(
     from ucofia.datasets.registry import open_data
     from ucofia.datasets.token_cache import fill_tokens
 
-    videos = _videos(open_data(name, data).benchmark, splits)
+    videos = _videos(open_data(name, data).dataset, splits)
     present = [video for video in videos if video.path is not None and video.path.exists()]
     if len(present) < len(videos):
         talk(f"{len(videos) - len(present):,} of {len(videos):,} videos have no file: left out")
@@ -165,12 +165,12 @@ def tokens(
 @data.command()
 def shapes(
     out: Annotated[Path, typer.Option(help="Folder for the videos and captions.csv.")],
-    seed: Annotated[int, typer.Option(help="Another seed draws another benchmark.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed draws another data set.")] = 0,
     train: Annotated[int, typer.Option(help="Groups of seven training videos.", min=1)] = 500,
     val: Annotated[int, typer.Option(help="Groups of seven validation videos.", min=1)] = 30,
     test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,
 ) -> int:
-    """Draw the benchmark `shapes` and write it as mp4 files; open them as data set `folder`."""
+    """Draw the data set `shapes` and write it as mp4 files; open them as data set `folder`."""
     from ucofia.research.shapes.dataset import shapes as make
     from ucofia.research.shapes.video_files import write_shapes
 
@@ -185,16 +185,16 @@ def _towers(name: str, device: str) -> "Model":
     """Load a model, or join VISION+TEXT; the text side has no part in tokens."""
     from ucofia import checkpoint
     from ucofia.presets import preset
-    from ucofia.train import start
+    from ucofia.train.build_model import build_model, is_joined
 
-    if start.is_joined(name):
-        return start.start_model(preset("lit"), name, None, seed=0).eval().to(device)
+    if is_joined(name):
+        return build_model(preset("lit"), name, None, seed=0).eval().to(device)
     return checkpoint.load(name, device=device)
 
 
-def _videos(benchmark: "Benchmark", splits: str) -> "list[VideoItem]":
+def _videos(dataset: "Dataset", splits: str) -> "list[VideoItem]":
     """The videos of some splits."""
-    parts = {part.name: part for part in benchmark.splits}
+    parts = {part.name: part for part in dataset.splits}
     for split in splits.split(","):
         if split not in parts:
             raise UnknownNameError("split", split, list(parts))

@@ -1,4 +1,4 @@
-"""`ucofia eval`: a model on a benchmark, with everything one must know to believe the figures."""
+"""`ucofia eval`: a model on a data set, with everything one must know to believe the figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from ucofia.cli.options import (
 if TYPE_CHECKING:
     from ucofia.datasets.frame_sources import FrameSource
     from ucofia.datasets.registry import OpenedData
-    from ucofia.datasets.types import Benchmark
+    from ucofia.datasets.types import Dataset
     from ucofia.evaluate.benchmark import Evaluation, Options
     from ucofia.evaluate.gallery import LevelScorer
     from ucofia.model import Model
@@ -45,7 +45,7 @@ BatchOption = Annotated[int, typer.Option(help="Videos encoded at a time.", min=
 
 @app.command(name="eval")
 def evaluate(
-    benchmark: Annotated[str, typer.Argument(help="What to test on: see `ucofia data list`.")],
+    dataset: Annotated[str, typer.Argument(help="What to test on: see `ucofia data list`.")],
     model: ModelOption,
     data: DataOption = None,
     split: SplitOption = "test",
@@ -75,7 +75,7 @@ def evaluate(
         batch=batch,
         workers=workers,
     )
-    opened = open_data(benchmark, data)
+    opened = open_data(dataset, data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar(quiet=json) as progress:
         known, frames, options = with_frames(
@@ -86,7 +86,7 @@ def evaluate(
                 loaded, known, frames, options=options, scorer=scorer, progress=progress
             )
     if out is None and Path(model).is_dir():
-        out = Path(model) / f"eval-{benchmark}-{split}"
+        out = Path(model) / f"eval-{dataset}-{split}"
     _report(found, model, loaded, out, json=json)
     return 0
 
@@ -136,26 +136,26 @@ def with_frames(
     cache: Path | None,
     tokens: Path | None,
     progress: "Progress | None",
-) -> "tuple[Benchmark, FrameSource, Options]":
+) -> "tuple[Dataset, FrameSource, Options]":
     """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
     from ucofia.datasets.frame_cache import CacheFrames, open_cache
     from ucofia.datasets.splits import keep_videos
     from ucofia.datasets.token_cache import TokenFrames, open_tokens
     from ucofia.evaluate.benchmark import needed_videos
 
-    benchmark = opened.benchmark
+    dataset = opened.dataset
     if tokens is None and opened.frames is not None:
-        return benchmark, opened.frames, options
+        return dataset, opened.frames, options
     cached: CacheFrames | TokenFrames
     if tokens is not None:
         cached = open_tokens(tokens)
         cached.require(model)
     else:
         folder = cache_folder(data, cache)
-        videos = needed_videos(benchmark, options)
+        videos = needed_videos(dataset, options)
         decode_once(videos, folder, model, workers=options.workers, progress=progress)
         cached = open_cache(folder)
     # The bank keeps its texts when its videos are missing; the tested split loses both.
-    others = (split for split in benchmark.splits if split.name != options.split)
+    others = (split for split in dataset.splits if split.name != options.split)
     kept = {video.id for other in others for video in other.videos} | set(cached.videos)
-    return keep_videos(benchmark, kept), cached, replace(options, available=set(cached.videos))
+    return keep_videos(dataset, kept), cached, replace(options, available=set(cached.videos))

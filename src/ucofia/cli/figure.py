@@ -33,7 +33,7 @@ Name = Literal["frame-weights", "retrieved", "levels"]
 def figure(
     name: Annotated[Name, typer.Argument(help="Which picture.")],
     model: ModelOption,
-    benchmark: Annotated[
+    dataset: Annotated[
         str | None,
         typer.Option(help="See `ucofia data list`. Default: what the run was trained on."),
     ] = None,
@@ -60,7 +60,7 @@ def figure(
         normalise=("none",),
         every_level=False,
     )
-    opened = open_data(benchmark or _trained_on(model), data)
+    opened = open_data(dataset or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar() as progress:
         known, frames, _ = with_frames(
@@ -79,7 +79,7 @@ def _trained_on(model: str) -> str:
         result = json.loads((Path(model) / "result.json").read_bytes())
         named = result["dataset"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        rule = "nothing there says what it was trained on; give --benchmark"
+        rule = "nothing there says what it was trained on; give --dataset"
         raise SettingError("model", model, rule) from error
     return str(named)
 

@@ -9,7 +9,7 @@ from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.datasets.token_cache import TokenFrames
-    from ucofia.datasets.types import Benchmark, VideoItem
+    from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
     from ucofia.types import Progress
 
@@ -40,12 +40,12 @@ def decode_once(
 
 
 def stored_tokens(
-    benchmark: "Benchmark", folder: Path, model: "Model"
-) -> "tuple[Benchmark, TokenFrames]":
+    dataset: "Dataset", folder: Path, model: "Model"
+) -> "tuple[Dataset, TokenFrames]":
     """Open a token cache for a model; videos that it lacks are left out, and noted."""
     from ucofia.datasets.splits import keep_videos
     from ucofia.datasets.token_cache import open_tokens
 
     tokens = open_tokens(folder)
     tokens.require(model)
-    return keep_videos(benchmark, tokens.videos.keys()), tokens
+    return keep_videos(dataset, tokens.videos.keys()), tokens

@@ -58,7 +58,7 @@ def show_preset(
 ) -> int:
     """Write a preset as TOML, to be edited and trained.
 
-    Example: ucofia preset show ucofia-msrvtt > my.toml; ucofia train my.toml --benchmark msrvtt
+    Example: ucofia preset show ucofia-msrvtt > my.toml; ucofia train my.toml --dataset msrvtt
     """
     from ucofia.preset_files import to_toml
     from ucofia.presets import preset as preset_named

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "bfloat16", "float16"]
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
 OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")]
-BenchmarkOption = Annotated[
+DatasetOption = Annotated[
     str | None,
     typer.Option(help="What is in that folder: see `ucofia data list`. Default: the preset's."),
 ]
@@ -94,7 +94,7 @@ def train(
     preset: PresetArgument,
     out: OutOption,
     data: DataOption = None,
-    benchmark: BenchmarkOption = None,
+    dataset: DatasetOption = None,
     backbone: BackboneOption = None,
     cache: CacheOption = None,
     tokens: TokensOption = None,
@@ -125,18 +125,19 @@ def train(
 
     Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first
 
-    Example: ucofia train lit --backbone starter+~/encoder --benchmark msvd --data ~/msvd
+    Example: ucofia train lit --backbone starter+~/encoder --dataset msvd --data ~/msvd
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
     from ucofia.preset_files import preset as named
-    from ucofia.train import distributed, start
+    from ucofia.train import distributed
+    from ucofia.train.build_model import build_model, recipe
     from ucofia.train.loop import train as run
     from ucofia.train.settings import TrainSettings
 
-    chosen, benchmark = named(preset), benchmark or _benchmark_of(preset)
+    chosen, dataset = named(preset), dataset or _dataset_of(preset)
     backbone = backbone or chosen.backbone
-    opened = open_data(benchmark, data)
+    opened = open_data(dataset, data)
     changes = {
         "epochs": epochs,
         "batch": batch,
@@ -148,10 +149,10 @@ def train(
         "lora": lora,
     }
     settings = TrainSettings(
-        recipe=_changed(start.recipe(chosen, backbone), changes),
+        recipe=_changed(recipe(chosen, backbone), changes),
         preset=preset,
         backbone=backbone,
-        dataset=benchmark,
+        dataset=dataset,
         seed=seed,
         precision=precision,
         chunk=chunk,
@@ -164,9 +165,7 @@ def train(
     world, here = distributed.join(device)
     try:
         with progress_bar(quiet=not world.is_first) as progress, _stop_signals() as stop:
-            model = start.start_model(chosen, backbone, _frames(opened, tokens), seed=seed).to(
-                here
-            )
+            model = build_model(chosen, backbone, _frames(opened, tokens), seed=seed).to(here)
             found = _train_data(opened, model, data, cache, tokens, workers, world, progress)
             result = run(
                 model, found, out=out, settings=settings, world=world, progress=progress, stop=stop
@@ -182,12 +181,12 @@ def train(
     return 0
 
 
-def _benchmark_of(preset: str) -> str:
+def _dataset_of(preset: str) -> str:
     """Return the data set that a preset is named after, or `folder`."""
-    from ucofia.datasets.registry import data_sets
+    from ucofia.datasets.registry import registered_datasets
 
     named = preset.removeprefix("ucofia-")
-    return named if named in data_sets() else "folder"
+    return named if named in registered_datasets() else "folder"
 
 
 def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig":
@@ -229,25 +228,25 @@ def _train_data(
     from ucofia.datasets.frame_cache import failures, open_cache
     from ucofia.train.settings import TrainData
 
-    benchmark = opened.benchmark
+    dataset = opened.dataset
     if tokens is not None:
-        benchmark, stored = stored_tokens(benchmark, tokens, model)
+        dataset, stored = stored_tokens(dataset, tokens, model)
     if world.is_first:
-        for note in benchmark.notes:
+        for note in dataset.notes:
             talk(f"note: {note}")
     if tokens is not None:
-        return TrainData(benchmark, stored)
+        return TrainData(dataset, stored)
     if opened.frames is not None:
-        return TrainData(benchmark, opened.frames, opened.train_groups)
+        return TrainData(dataset, opened.frames, opened.train_groups)
     folder = cache_folder(data, cache)
-    videos = [video for split in benchmark.splits for video in split.videos]
+    videos = [video for split in dataset.splits for video in split.videos]
     if world.is_first:
         decode_once(videos, folder, model, workers=workers, progress=progress)
     world.wait()
     failed = failures(folder, {video.id for video in videos})
     if failed:  # now, not at the step that meets one of them
         raise UndecodedVideosError([f"{one.path}: {one.reason}" for one in failed], folder)
-    return TrainData(benchmark, open_cache(folder))
+    return TrainData(dataset, open_cache(folder))
 
 
 def _text(result: dict[str, Any], out: Path) -> list[str]:

@@ -11,21 +11,21 @@ from typing import Any
 
 from ucofia.datasets.annotations import VideoFiles, find_file, find_videos, has_file, read_json
 from ucofia.datasets.splits import Published, count_notes, hold_out
-from ucofia.datasets.types import Benchmark, Split, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 PUBLISHED = {"train": Published(10_009, 10_009), "test": Published(4_917, 4_917)}
 _HELD_OUT_VIDEOS = 500
 
 
-def load(folder: Path, *, seed: int = 0) -> Benchmark:
+def load(folder: Path, *, seed: int = 0) -> Dataset:
     """Read the annotations in a folder, and find the videos below it (`v_<id>` or `<id>`)."""
     videos = find_videos(folder)
     whole = _split("train", folder, "train.json", "train_ids.json", videos)
     test = _split("test", folder, "val_1.json", "val_ids.json", videos)
     notes = count_notes([whole, test], PUBLISHED)
     train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS, seed=seed)
-    return Benchmark("activitynet", train, val, test, (*notes, note))
+    return Dataset("activitynet", train, val, test, (*notes, note))
 
 
 def parse(

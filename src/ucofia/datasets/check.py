@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ucofia.datasets.frame_sources import FrameSource
-from ucofia.datasets.types import Benchmark, Split, VideoItem
+from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import NoFramesError
 from ucofia.types import PixelSpec, Progress
 from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
@@ -56,7 +56,7 @@ class CheckReport:
 
 
 def check(
-    benchmark: Benchmark,
+    dataset: Dataset,
     frames: FrameSource | None = None,
     *,
     decode: bool = True,
@@ -65,7 +65,7 @@ def check(
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check texts, files and, unless `decode` is off, what is in the files."""
-    items = [(split.name, video) for split in benchmark.splits for video in split.videos]
+    items = [(split.name, video) for split in dataset.splits for video in split.videos]
     missing = tuple(
         Problem(split, video.id, f"there is no file {video.path}")
         for split, video in items
@@ -75,7 +75,7 @@ def check(
     present = [(s, v) for s, v in items if v.path is not None and v.id not in gone]
     unreadable: list[Problem] = []
     damaged: list[Problem] = []
-    mismatched = [*_between_splits(benchmark), *(p for s in benchmark.splits for p in _texts(s))]
+    mismatched = [*_between_splits(dataset), *(p for s in dataset.splits for p in _texts(s))]
     opened = 0
     if decode:
         for opened, (split, video, result) in enumerate(_looked_into(present, workers, limits), 1):
@@ -88,15 +88,15 @@ def check(
                 progress("opening videos", opened, len(present))
         unreadable += _arrays([(s, v) for s, v in items if v.path is None], frames)
     return CheckReport(
-        name=benchmark.name,
-        videos={split.name: len(split.videos) for split in benchmark.splits},
-        texts={split.name: len(split.texts) for split in benchmark.splits},
+        name=dataset.name,
+        videos={split.name: len(split.videos) for split in dataset.splits},
+        texts={split.name: len(split.texts) for split in dataset.splits},
         opened=opened,
         missing=missing,
         unreadable=tuple(unreadable),
         mismatched=tuple(mismatched),
         damaged=tuple(damaged),
-        notes=benchmark.notes,
+        notes=dataset.notes,
     )
 
 
@@ -126,10 +126,10 @@ def _lengths(split: str, video: VideoItem, result: Decoded) -> Iterator[Problem]
             yield Problem(split, video.id, reason)
 
 
-def _between_splits(benchmark: Benchmark) -> Iterator[Problem]:
+def _between_splits(dataset: Dataset) -> Iterator[Problem]:
     """Find videos that are trained and tested on."""
     home: dict[str, str] = {}
-    for split in benchmark.splits:
+    for split in dataset.splits:
         for video in split.videos:
             if video.id in home:
                 yield Problem(split.name, video.id, f"it is in {home[video.id]} as well")

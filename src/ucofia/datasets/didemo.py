@@ -10,18 +10,18 @@ from typing import Any
 
 from ucofia.datasets.annotations import VideoFiles, find_file, find_videos, read_json, read_list
 from ucofia.datasets.splits import Published, count_notes
-from ucofia.datasets.types import Benchmark, Split, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 PUBLISHED = {"train": Published(8_395), "val": Published(1_065), "test": Published(1_004)}
 _END_SECOND = 31.0
 
 
-def load(folder: Path) -> Benchmark:
+def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their names."""
     videos = find_videos(folder)
     train, val, test = (_split(name, folder, videos) for name in ("train", "val", "test"))
-    return Benchmark("didemo", train, val, test, count_notes([train, val, test], PUBLISHED))
+    return Dataset("didemo", train, val, test, count_notes([train, val, test], PUBLISHED))
 
 
 def parse(where: str, found: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[str]:

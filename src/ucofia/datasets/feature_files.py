@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ucofia.datasets.annotations import find_file, read_json, read_list, require_captions
 from ucofia.datasets.frame_sources import ArrayFrames, Frames, array_frames
 from ucofia.datasets.splits import captions_of
-from ucofia.datasets.types import Benchmark, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 
@@ -40,7 +40,7 @@ class FeatureFrames:
         return int(self.stored.frames.shape[-1])
 
 
-def load(folder: Path) -> tuple[Benchmark, FeatureFrames]:
+def load(folder: Path) -> tuple[Dataset, FeatureFrames]:
     """Read a folder of features: the texts and videos, and where their frames come from."""
     ids = read_list(find_file(folder, "ids.txt"))
     frames = FeatureFrames(array_frames(ids, *_arrays(folder, len(ids))))
@@ -59,7 +59,7 @@ def load(folder: Path) -> tuple[Benchmark, FeatureFrames]:
         items = [VideoItem(id) for id in own]
         splits.append(split_from_captions(name, items, captions_of(str(listed), own, captions)))
     train, val, test = splits
-    return Benchmark(folder.name, train, val, test), frames
+    return Dataset(folder.name, train, val, test), frames
 
 
 def _arrays(folder: Path, rows: int) -> tuple[Frames, NDArray[np.bool_] | None]:

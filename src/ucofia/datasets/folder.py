@@ -19,7 +19,7 @@ from ucofia.datasets.annotations import (
     require_text,
 )
 from ucofia.datasets.splits import hold_out
-from ucofia.datasets.types import Benchmark, Split, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 _USES = {"train": "trained on it", "val": "chosen on it", "test": "tested on it"}
@@ -53,7 +53,7 @@ class _Gathered:
     captions: dict[str, list[str]] = field(default_factory=dict)
 
 
-def load(folder: Path, *, seed: int = 0) -> Benchmark:
+def load(folder: Path, *, seed: int = 0) -> Dataset:
     """Read the captions file of a folder."""
     where = find_file(folder, "captions.jsonl", "captions.csv")
     lines: Lines
@@ -102,7 +102,7 @@ def parse_row(where: str, line: Mapping[str, Any]) -> Row:
     return Row(path, caption, split, start or 0.0, end)
 
 
-def build(folder: Path, where: Path, rows: list[tuple[int, Row]], *, seed: int) -> Benchmark:
+def build(folder: Path, where: Path, rows: list[tuple[int, Row]], *, seed: int) -> Dataset:
     """Join rows to videos and splits."""
     has_splits = any(row.split for _, row in rows)
     parts = {name: _Gathered() for name in _SPLITS}
@@ -127,7 +127,7 @@ def build(folder: Path, where: Path, rows: list[tuple[int, Row]], *, seed: int) 
         split_from_captions(name, list(part.videos.values()), list(part.captions.values()))
         for name, part in parts.items()
     )
-    return Benchmark(folder.name, *_completed(train, val, test, has_splits=has_splits, seed=seed))
+    return Dataset(folder.name, *_completed(train, val, test, has_splits=has_splits, seed=seed))
 
 
 def _completed(

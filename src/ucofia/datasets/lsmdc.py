@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ucofia.datasets.annotations import find_file, find_videos, read_text
 from ucofia.datasets.splits import Published, count_notes
-from ucofia.datasets.types import Benchmark, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 # Published counts are of sentences; clips with several of them make the videos fewer.
@@ -25,7 +25,7 @@ FILES = {
 _FIELDS = 6  # clip, two aligned times, two extracted times, sentence
 
 
-def load(folder: Path) -> Benchmark:
+def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the clips below it by their ids."""
     videos = find_videos(folder)
     splits = []
@@ -35,7 +35,7 @@ def load(folder: Path) -> Benchmark:
         items = [VideoItem(id, videos.path(id)) for id in captions]
         splits.append(split_from_captions(name, items, list(captions.values())))
     train, val, test = splits
-    return Benchmark("lsmdc", train, val, test, count_notes(splits, PUBLISHED))
+    return Dataset("lsmdc", train, val, test, count_notes(splits, PUBLISHED))
 
 
 def parse(where: str, lines: Sequence[str]) -> dict[str, list[str]]:

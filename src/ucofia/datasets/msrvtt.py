@@ -21,7 +21,7 @@ from ucofia.datasets.annotations import (
     read_table,
 )
 from ucofia.datasets.splits import Published, captions_of, count_notes, hold_out
-from ucofia.datasets.types import Benchmark, Split, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 Part = Literal["9k", "7k", "full"]
@@ -37,7 +37,7 @@ PUBLISHED: Mapping[Part, Mapping[str, Published]] = {
 _HELD_OUT_VIDEOS = 500
 
 
-def load(folder: Path, *, part: Part = "9k", seed: int = 0) -> Benchmark:
+def load(folder: Path, *, part: Part = "9k", seed: int = 0) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     captions, organisers = parse_captions(read_annotations(folder))
     videos = find_videos(folder)
@@ -48,7 +48,7 @@ def load(folder: Path, *, part: Part = "9k", seed: int = 0) -> Benchmark:
             for name, own in named.items()
         )
         notes = count_notes([train, val, test], PUBLISHED[part])
-        return Benchmark("msrvtt-full", train, val, test, notes)
+        return Dataset("msrvtt-full", train, val, test, notes)
     listed = read_table(find_file(folder, f"MSRVTT_train.{part}.csv"), needs=["video_id"])
     pairs = read_table(
         find_file(folder, "MSRVTT_JSFUSION_test.csv"), needs=["video_id", "sentence"]
@@ -58,7 +58,7 @@ def load(folder: Path, *, part: Part = "9k", seed: int = 0) -> Benchmark:
     test = _split("test", [row["video_id"] for _, row in pairs], queries, videos)
     notes = count_notes([whole, test], PUBLISHED[part])
     train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS, seed=seed, one_caption=True)
-    return Benchmark(f"msrvtt-{part}", train, val, test, (*notes, note))
+    return Dataset(f"msrvtt-{part}", train, val, test, (*notes, note))
 
 
 def read_annotations(folder: Path) -> list[Mapping[str, Any]]:

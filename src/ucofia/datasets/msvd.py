@@ -17,7 +17,7 @@ from ucofia.datasets.annotations import (
     require_captions,
 )
 from ucofia.datasets.splits import Published, captions_of, count_notes
-from ucofia.datasets.types import Benchmark, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 PUBLISHED = {
@@ -27,7 +27,7 @@ PUBLISHED = {
 }
 
 
-def load(folder: Path) -> Benchmark:
+def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     captions = read_captions(folder)
     videos = find_videos(folder)
@@ -38,7 +38,7 @@ def load(folder: Path) -> Benchmark:
         items = [VideoItem(id, videos.path(id)) for id in ids]
         splits.append(split_from_captions(name, items, captions_of(str(path), ids, captions)))
     train, val, test = splits
-    return Benchmark("msvd", train, val, test, count_notes(splits, PUBLISHED))
+    return Dataset("msvd", train, val, test, count_notes(splits, PUBLISHED))
 
 
 def read_captions(folder: Path) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """Open any data set by its name: texts, videos, and where frames come from without decoding.
 
 Data sets of other packages appear here by themselves: an entry point of the group
-`ucofia.datasets` names a `DataSet`. Our own synthetic `shapes` comes in by the same door.
+`ucofia.datasets` names a `DatasetSpec`. Our synthetic `shapes` is registered the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ucofia.datasets import activitynet, didemo, feature_files, folder, lsmdc, msrvtt, msvd, vatex
 from ucofia.datasets.frame_sources import FrameSource
-from ucofia.datasets.types import Benchmark
+from ucofia.datasets.types import Dataset
 from ucofia.errors import SettingError, UnknownNameError
 
 ENTRY_POINTS = "ucofia.datasets"
@@ -20,28 +20,28 @@ ENTRY_POINTS = "ucofia.datasets"
 
 @dataclass(frozen=True)
 class OpenedData:
-    """A data set ready for use. Without `frames` its videos must be decoded, once, to a cache."""
+    """A data set with its frame source. Without `frames`, its videos are decoded into a cache."""
 
-    benchmark: Benchmark
+    dataset: Dataset
     frames: FrameSource | None = None
-    train_groups: tuple[int, ...] | None = None  # training texts that should meet in a batch
+    train_groups: tuple[int, ...] | None = None  # texts with equal numbers share a batch
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DatasetSpec:
     """A data set that can be opened by name: what it is, and how its folder is read."""
 
     about: str
     open: Callable[[Path | None], OpenedData]
 
 
-def _of_videos(about: str, load: Callable[[Path], Benchmark]) -> DataSet:
-    return DataSet(about, lambda data: OpenedData(load(_required(data))))
+def _of_videos(about: str, load: Callable[[Path], Dataset]) -> DatasetSpec:
+    return DatasetSpec(about, lambda data: OpenedData(load(_required(data))))
 
 
 def _of_features(data: Path | None) -> OpenedData:
-    benchmark, frames = feature_files.load(_required(data))
-    return OpenedData(benchmark, frames)
+    dataset, frames = feature_files.load(_required(data))
+    return OpenedData(dataset, frames)
 
 
 def _required(data: Path | None) -> Path:
@@ -50,7 +50,7 @@ def _required(data: Path | None) -> Path:
     return data
 
 
-BUILT_IN: Mapping[str, DataSet] = {
+BUILT_IN: Mapping[str, DatasetSpec] = {
     "msrvtt": _of_videos(
         "MSR-VTT, 9k training videos, 1kA test pairs", partial(msrvtt.load, part="9k")
     ),
@@ -68,12 +68,12 @@ BUILT_IN: Mapping[str, DataSet] = {
     "vatex": _of_videos("VATEX, HGR's split, every caption a query", vatex.load),
     "lsmdc": _of_videos("LSMDC 2016, 1,000 test pairs", lsmdc.load),
     "folder": _of_videos("your own videos with captions.csv or captions.jsonl", folder.load),
-    "features": DataSet("frame features instead of videos", _of_features),
+    "features": DatasetSpec("frame features instead of videos", _of_features),
 }
 
 
 @cache
-def data_sets() -> Mapping[str, DataSet]:
+def registered_datasets() -> Mapping[str, DatasetSpec]:
     """Return every data set that can be opened: ours, and those of installed packages."""
     found = dict(BUILT_IN)
     for entry in entry_points(group=ENTRY_POINTS):
@@ -103,10 +103,10 @@ def open_data(name: str, data: Path | None = None) -> OpenedData:
         >>> _ = (folder / "captions.csv").write_text(
         ...     "path,caption,split\\na.mp4,a dog,train\\nb.mp4,a cat,val\\nc.mp4,a cow,test\\n"
         ... )
-        >>> open_data("folder", folder).benchmark.test.texts[0].text
+        >>> open_data("folder", folder).dataset.test.texts[0].text
         'a cow'
     """
-    known = data_sets()
+    known = registered_datasets()
     if name not in known:
         raise UnknownNameError("data set", name, list(known))
     return known[name].open(data)

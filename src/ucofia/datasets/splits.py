@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ucofia.datasets.types import Benchmark, Split
+from ucofia.datasets.types import Dataset, Split
 from ucofia.errors import AnnotationError
 
 
@@ -69,10 +69,10 @@ def captions_of(
     return [captions[id] for id in ids]
 
 
-def keep_videos(benchmark: Benchmark, ids: Collection[str]) -> Benchmark:
+def keep_videos(dataset: Dataset, ids: Collection[str]) -> Dataset:
     """Leave out the videos that are not among `ids`, and say how many that were."""
     splits, notes = [], []
-    for split in benchmark.splits:
+    for split in dataset.splits:
         rows = [row for row, video in enumerate(split.videos) if video.id in ids]
         lost = len(split.videos) - len(rows)
         if lost:
@@ -81,7 +81,7 @@ def keep_videos(benchmark: Benchmark, ids: Collection[str]) -> Benchmark:
                 notes.append("test is incomplete: its numbers compare with no published ones")
         splits.append(split.take(rows) if lost else split)
     train, val, test = splits
-    return Benchmark(benchmark.name, train, val, test, (*benchmark.notes, *notes))
+    return Dataset(dataset.name, train, val, test, (*dataset.notes, *notes))
 
 
 def _hash(seed: int, id: str) -> bytes:

@@ -79,7 +79,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Dataset:
     """A data set under one protocol. `notes` says what a reader of its numbers should know."""
 
     name: str

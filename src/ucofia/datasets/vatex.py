@@ -16,7 +16,7 @@ from ucofia.datasets.annotations import (
     require_captions,
 )
 from ucofia.datasets.splits import Published, captions_of, count_notes, hold_out
-from ucofia.datasets.types import Benchmark, VideoItem, split_from_captions
+from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 
 PUBLISHED = {
     "train": Published(25_991, 259_910),
@@ -26,7 +26,7 @@ PUBLISHED = {
 _HELD_OUT_VIDEOS = 1_500
 
 
-def load(folder: Path, *, seed: int = 0) -> Benchmark:
+def load(folder: Path, *, seed: int = 0) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     path = find_file(folder, "ref_captions.json")
     captions = require_captions(path, read_json(path))
@@ -44,4 +44,4 @@ def load(folder: Path, *, seed: int = 0) -> Benchmark:
     if val is None:
         train, val, note = hold_out(train, videos=_HELD_OUT_VIDEOS, seed=seed)
         notes = (*notes, note)
-    return Benchmark("vatex", train, val, splits["test"], notes)
+    return Dataset("vatex", train, val, splits["test"], notes)

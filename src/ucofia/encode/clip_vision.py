@@ -74,7 +74,7 @@ class ClipVision(nn.Module):
     def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n d"]:
         """Encode every token of every picture."""
         tower = self.vision_model
-        hidden = int8.vision_in_bytes(tower)(pixels) if int8.takes_bytes(tower) else tower(pixels)
+        hidden = int8.int8_vision(tower)(pixels) if int8.can_use_int8(tower) else tower(pixels)
         return normalize(self.visual_projection(tower.post_layernorm(hidden)), dim=-1)
 
 

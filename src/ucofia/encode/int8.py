@@ -1,9 +1,8 @@
-"""Quick inference on a processor: the same towers, with fewer and cheaper operations.
+"""int8 inference of CLIP's vision tower on a CPU: dynamic quantisation, one scale per row.
 
-In bytes, products are made of 8-bit integers; the numbers change by as much as `docs/starter.md`
-states, so only the starter, whose weights were measured, asks for it. Which way a tower goes is
-decided by where it is and what it is asked for, never by a setting: gradients, training and other
-devices take the plain way. Knows the layout of the towers, not their library.
+Matrix products use 8-bit integers. The outputs change by as much as `docs/starter.md` states.
+`can_use_int8` decides for each call, there is no setting: training, gradients, other devices and
+other architectures use the float32 tower. Knows the layout of the tower, not its library.
 """
 
 import warnings
@@ -19,49 +18,49 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 from ucofia.encode.lora import is_adapted
 
-STEEPNESS = 1.702  # of CLIP's "quick" gelu: x * sigmoid(1.702 x)
-ENGINES = ("x86", "fbgemm", "onednn")  # of torch's quantised products; all pair neighbours
-SILU_DEPTH = 0.2785  # silu never falls lower
-LARGEST = 127  # of a signed byte
-LARGEST_PAIR = 127.5  # two weights x 255, the largest activation, must fit into 16 bits
-SMALLEST = 1e-12
-ACTIVATIONS = {"clip_vision_model": "quick_gelu"}  # of towers that can be bytes
-WIDTH_FROM = 256  # narrower products gain nothing from bytes
+QUICK_GELU_SLOPE = 1.702  # CLIP's "quick" gelu: x * sigmoid(1.702 x)
+ENGINES = ("x86", "fbgemm", "onednn")  # torch's quantised kernels; all add products in pairs
+SILU_MINIMUM = -0.2785
+INT8_MAX = 127
+PAIR_MAX = 127.5  # the sum of two weights x 255, the largest activation, must fit into 16 bits
+EPSILON = 1e-12  # scales of all-zero rows
+ACTIVATIONS = {"clip_vision_model": "quick_gelu"}  # supported: model type, activation
+MIN_WIDTH = 256  # narrower products are not faster in int8
 
-# Beside the modules, not in them: nothing of this belongs into a copy or a saved state.
+# Kept outside the modules, so that it is neither copied nor saved with them.
 _prepared: "WeakKeyDictionary[nn.Module, tuple[object, Any]]" = WeakKeyDictionary()
 
 
-def has_bytes() -> bool:
-    """Return whether this torch, on this processor, has quick products of bytes."""
+def has_int8() -> bool:
+    """Return whether this torch has int8 kernels for this CPU."""
     engine = torch.backends.quantized.engine
     return engine in ENGINES and hasattr(torch, "quantize_per_channel")
 
 
-def takes_bytes(tower: nn.Module) -> bool:
-    """Return whether a tower's products may be made of bytes, as it is and is used now."""
+def can_use_int8(tower: nn.Module) -> bool:
+    """Return whether a tower can run in int8 now: inference in float32 on a CPU, known layout."""
     config: Any = tower.config
     known = ACTIVATIONS.get(config.model_type) == config.hidden_act
-    if not (is_idle(tower) and known and config.hidden_size >= WIDTH_FROM and has_bytes()):
+    if not (is_cpu_inference(tower) and known and config.hidden_size >= MIN_WIDTH and has_int8()):
         return False
-    # The byte form reads weights; what low-rank training put beside them would be missed.
+    # Int8Vision reads the weights of linear layers only and would miss LoRA matrices.
     return not any(is_adapted(module) for module in tower.modules())
 
 
-def vision_in_bytes(tower: nn.Module) -> "VisionInBytes":
-    """Return the byte form of CLIP's vision tower, made on first use and after every change."""
-    found: VisionInBytes = once(tower, VisionInBytes)
+def int8_vision(tower: nn.Module) -> "Int8Vision":
+    """Return the int8 copy of CLIP's vision tower, quantised again after a weight has changed."""
+    found: Int8Vision = cached_by_weights(tower, Int8Vision)
     return found
 
 
-def is_idle(tower: nn.Module) -> bool:
-    """Return whether a network on the processor is only asked for its output."""
+def is_cpu_inference(tower: nn.Module) -> bool:
+    """Return whether a float32 network on the CPU is in eval mode with gradients off."""
     return not torch.is_grad_enabled() and not tower.training and _is_float_on_cpu(tower)
 
 
-def once(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
-    """Make something of a network's weights, and again only when one of them has changed."""
-    # Changes with every write to a weight, and when one moves.
+def cached_by_weights(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
+    """Return `make(tower)`, cached until one of the tower's weights changes."""
+    # Changes with every in-place write to a weight and with every new storage.
     state = tuple(
         (p.data_ptr(), 0 if p.is_inference() else p._version)
         for p in (*tower.parameters(), *tower.buffers())
@@ -72,19 +71,19 @@ def once(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
     return found[1]
 
 
-class VisionInBytes:
-    """CLIP's vision tower with 8-bit weights; what is not a product stays in floats."""
+class Int8Vision:
+    """CLIP's vision tower with int8 linear layers; norms, softmax and residuals stay float32."""
 
     def __init__(self, tower: Any) -> None:
         self._embeddings, self._first = tower.embeddings, tower.pre_layrnorm
         self._heads: int = tower.config.num_attention_heads
-        self._blocks = [_BlockInBytes(block) for block in tower.encoder.layers]
+        self._blocks = [_Int8Block(block) for block in tower.encoder.layers]
 
     def __call__(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n d"]:
-        """Return the last hidden states, picture by picture.
+        """Return the last hidden states, computed one picture at a time.
 
-        That much fits into a cache, and no picture depends on how many come with it: sums of
-        floats do, and rounding to bytes would turn their last digits into a thousandth.
+        One picture fits into the CPU's cache, and its result does not depend on the batch size:
+        float sums do, and quantisation would enlarge their last digits to about 1e-3.
         """
         return torch.cat([self._one(picture) for picture in torch.split(pixels, 1)])
 
@@ -95,18 +94,22 @@ class VisionInBytes:
         return x
 
 
-class _BlockInBytes:
+class _Int8Block:
     def __init__(self, block: Any) -> None:
         attention, mlp = block.self_attn, block.mlp
         joined = (attention.q_proj, attention.k_proj, attention.v_proj)
         self._norm1, self._norm2 = block.layer_norm1, block.layer_norm2
-        self._attention_in = LinearInBytes(
+        self._attention_in = Int8Linear(
             torch.cat([part.weight for part in joined]), torch.cat([part.bias for part in joined])
         )
-        self._attention_out = LinearInBytes(attention.out_proj.weight, attention.out_proj.bias)
-        # quick gelu is silu with its slope moved into the products on either side
-        self._mlp_in = LinearInBytes(mlp.fc1.weight * STEEPNESS, mlp.fc1.bias * STEEPNESS)
-        self._mlp_out = LinearInBytes(mlp.fc2.weight / STEEPNESS, mlp.fc2.bias, depth=SILU_DEPTH)
+        self._attention_out = Int8Linear(attention.out_proj.weight, attention.out_proj.bias)
+        # quick gelu is silu with its slope folded into the linear layers before and after
+        self._mlp_in = Int8Linear(
+            mlp.fc1.weight * QUICK_GELU_SLOPE, mlp.fc1.bias * QUICK_GELU_SLOPE
+        )
+        self._mlp_out = Int8Linear(
+            mlp.fc2.weight / QUICK_GELU_SLOPE, mlp.fc2.bias, minimum=SILU_MINIMUM
+        )
 
     def __call__(self, x: Tensor, heads: int) -> Tensor:
         shape = (*x.shape[:2], 3, heads, x.shape[2] // heads)
@@ -116,11 +119,11 @@ class _BlockInBytes:
         return x + self._mlp_out(silu(self._mlp_in(_normed(x, self._norm2)), inplace=True))
 
 
-class LinearInBytes:
-    """A product with bytes: a scale for every row of weights and every row of input.
+class Int8Linear:
+    """A linear layer in int8, with one scale for each row of weights and each row of input.
 
-    One scale for all tokens would serve the few with huge values and drown the others. Input that
-    never falls below `-depth` is lifted to zero, so that no byte is spent on what cannot occur.
+    One scale for all tokens would be set by the few with huge values. If the input has a known
+    `minimum`, it is subtracted first, so that the 8 bits cover only values that occur.
     """
 
     def __init__(
@@ -128,32 +131,32 @@ class LinearInBytes:
         weight: Float[Tensor, "o i"],
         bias: Float[Tensor, " o"],
         *,
-        depth: float | None = None,
+        minimum: float | None = None,
     ) -> None:
         scale = weight_scales(weight)
         zero = torch.zeros(len(scale), dtype=torch.long)
         with warnings.catch_warnings():
-            # torch means to drop this type after the releases that we allow; `has_bytes` asks.
+            # torch will drop this type after the releases that we allow; `has_int8` checks.
             warnings.filterwarnings("ignore", message=".*deprecated", category=UserWarning)
             rounded = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
         self._packed = torch.ops.quantized.linear_prepack(rounded, None)
-        self._depth = depth
-        # What is lifted in the input is taken off again, of the very weights that are multiplied.
-        self._bias = bias if depth is None else bias - depth * rounded.dequantize().sum(1)
+        self._minimum = minimum
+        # Add back what is subtracted from the input, with the quantised weights.
+        self._bias = bias if minimum is None else bias + minimum * rounded.dequantize().sum(1)
 
     def __call__(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        """Multiply; no row depends on what else is in the batch."""
-        if self._depth is None:
+        """Multiply; a row's result does not depend on the other rows of the batch."""
+        if self._minimum is None:
             size = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
         else:
-            x = x + self._depth
+            x = x - self._minimum
             size = x.amax(-1, keepdim=True)
-        size = size.clamp_(min=SMALLEST)
+        size = size.clamp_(min=EPSILON)
         rows = x.new_empty(size.numel() + 1, x.shape[-1])
         torch.div(x, size, out=rows[:-1].view(x.shape))
-        # The kernel takes its range from the input: one more row makes it the same always.
+        # The kernel takes its range from the whole input: an extra row makes it constant.
         rows[-1] = 1.0
-        rows[-1, 0] = -1.0 if self._depth is None else 0.0
+        rows[-1, 0] = -1.0 if self._minimum is None else 0.0
         product = torch.ops.quantized.linear_dynamic(rows, self._packed)
         return torch.addcmul(self._bias, product[:-1].view(*x.shape[:-1], len(self._bias)), size)
 
@@ -161,15 +164,15 @@ class LinearInBytes:
 def weight_scales(weight: Float[Tensor, "o i"]) -> Float[Tensor, " o"]:
     """Choose each row's scale so that nothing overflows.
 
-    Processors without VNNI add the products of two neighbours in 16 bits and clip the sum without
-    a word. Two large neighbours are rare: bounding their sum costs far less than giving up a bit.
+    CPUs without VNNI add the products of two neighbours in 16 bits with saturation. Two large
+    neighbours are rare: bounding their sum costs far less precision than 7-bit weights.
     """
     pairs = pad(weight, (0, weight.shape[1] % 2)).reshape(len(weight), -1, 2)
     above = pairs.clamp(min=0).sum(2).amax(1)
     below = -pairs.clamp(max=0).sum(2).amin(1)
-    largest = weight.abs().amax(1) / LARGEST
-    pair = torch.maximum(above, below) / LARGEST_PAIR
-    return torch.maximum(largest, pair).clamp(min=SMALLEST)
+    largest = weight.abs().amax(1) / INT8_MAX
+    pair = torch.maximum(above, below) / PAIR_MAX
+    return torch.maximum(largest, pair).clamp(min=EPSILON)
 
 
 def _normed(x: Tensor, layer: Any) -> Tensor:

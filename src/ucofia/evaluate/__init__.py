@@ -1,1 +1,1 @@
-"""Numbers about rankings: any system's matrices, our own benchmarks, the paper's tables."""
+"""Numbers about rankings: any system's matrices, retrieval on a data set, the paper's tables."""

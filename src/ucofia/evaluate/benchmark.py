@@ -1,4 +1,4 @@
-"""A model on one split of a benchmark: what a user of an index of these videos would get.
+"""A model on one split of a data set: what a user of an index of these videos would get.
 
 Videos become an index in memory, in the half precision in which an index stores them. Every text
 is scored against it by the function that training and search use, and some queries are searched
@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 
 from ucofia.datasets.frame_sources import FrameSource
-from ucofia.datasets.types import Benchmark, Split, VideoItem
+from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
     LevelScorer,
@@ -76,7 +76,7 @@ class Ranked:
 class Evaluation:
     """Everything that was found out, before anybody writes it down."""
 
-    benchmark: str
+    dataset: str
     split: Split
     weights: Mapping[str, float]  # of the levels, in their order
     ranked: Sequence[Ranked]
@@ -115,7 +115,7 @@ class Evaluation:
 
 def evaluate(
     model: Model,
-    benchmark: Benchmark,
+    dataset: Dataset,
     frames: FrameSource,
     *,
     options: Options | None = None,
@@ -128,7 +128,7 @@ def evaluate(
 
     Args:
         model: What is tested, on the device where it runs.
-        benchmark: The data set; `options.split` of it is tested, `options.bank` normalises.
+        dataset: The data set; `options.split` of it is tested, `options.bank` normalises.
         frames: Where frames (or features, or stored tokens) come from.
         options: What is evaluated and how much of it; the test split with all normalisations.
         scorer: Scores all pairs; this process, or a cluster (`cluster.evaluate.scoring`).
@@ -144,14 +144,14 @@ def evaluate(
         SettingError: The split has no videos.
 
     Example:
-        >>> found = evaluate(model, opened.benchmark, opened.frames)     # doctest: +SKIP
+        >>> found = evaluate(model, opened.dataset, opened.frames)     # doctest: +SKIP
         >>> found.line("t2v", "none").summary.recall[1]                  # doctest: +SKIP
     """
     options = options or Options()
     model.eval()
     clock = _Clock()
-    split = split_of(benchmark, options.split)
-    bank = None if options.bank is None else split_of(benchmark, options.bank)
+    split = split_of(dataset, options.split)
+    bank = None if options.bank is None else split_of(dataset, options.bank)
     truth, texts = np.asarray(split.truth), [text.text for text in split.texts]
     encoded = partial(gallery, model, frames=frames, batch=options.batch, workers=options.workers)
     with clock("encoding videos"):
@@ -170,22 +170,22 @@ def evaluate(
         weights = dict(zip(scores, level_weights(model), strict=True))
         ranked = rank_all(scores, truth, banks, weights, options, progress)
     return Evaluation(
-        benchmark=benchmark.name,
+        dataset=dataset.name,
         split=split,
         weights=weights,
         ranked=ranked,
         search=search,
         seconds=clock.seconds,
         peak_memory_mb=_peak_memory_mb(),
-        warnings=[*benchmark.notes, *_warnings(options, bank, ranked, sum(cut))],
+        warnings=[*dataset.notes, *_warnings(options, bank, ranked, sum(cut))],
         scores=scores,
         banks=banks,
     )
 
 
-def split_of(benchmark: Benchmark, name: str) -> Split:
+def split_of(dataset: Dataset, name: str) -> Split:
     """A split by name."""
-    known = {split.name: split for split in benchmark.splits}
+    known = {split.name: split for split in dataset.splits}
     if name not in known:
         raise UnknownNameError("split", name, list(known))
     return known[name]
@@ -227,11 +227,11 @@ def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from combinations(names, size)
 
 
-def needed_videos(benchmark: Benchmark, options: Options) -> list[VideoItem]:
+def needed_videos(dataset: Dataset, options: Options) -> list[VideoItem]:
     """The videos whose frames an evaluation asks for."""
-    found = list(split_of(benchmark, options.split).videos)
+    found = list(split_of(dataset, options.split).videos)
     if options.bank is not None:
-        found += _bank(split_of(benchmark, options.bank), options).videos.videos
+        found += _bank(split_of(dataset, options.bank), options).videos.videos
     return found
 
 

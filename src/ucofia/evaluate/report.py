@@ -45,7 +45,7 @@ def document(
     """Everything as plain values. `about` says with what it was made."""
     rule = model.get("chosen_by", {})
     return {
-        "benchmark": found.benchmark,
+        "benchmark": found.dataset,
         "split": found.split.name,
         "texts": len(found.split.texts),
         "videos": len(found.split.videos),
@@ -56,7 +56,7 @@ def document(
         "search": vars(found.search),
         "cost": {"seconds": dict(found.seconds), "peak_memory_mb": found.peak_memory_mb},
         "warnings": [*found.warnings, *_rule_warnings(found, rule)],
-        "paper": [vars(figure) for figure in _published(found.benchmark)],
+        "paper": [vars(figure) for figure in _published(found.dataset)],
         **about,
     }
 
@@ -163,12 +163,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _published(benchmark: str) -> list[paper_tables.Figure]:
+def _published(dataset: str) -> list[paper_tables.Figure]:
     """The paper's own comparison on this data set: one row per method, the fullest table."""
     figures = [
         figure
         for figure in paper_tables.figures()
-        if figure.dataset == benchmark
+        if figure.dataset == dataset
         and "levels" not in figure.setting
         and not figure.table.startswith(("text:", "computation"))
     ]
@@ -186,6 +186,6 @@ def _rule_warnings(found: Evaluation, rule: Mapping[str, Any]) -> list[str]:
     warnings = []
     if rule["split"] == found.split.name:
         warnings.append(f"the checkpoint was chosen on {rule['split']}, which is tested here")
-    if rule["trained_on"] != found.benchmark:
+    if rule["trained_on"] != found.dataset:
         warnings.append(f"the model was trained on {rule['trained_on']}, not on this data set")
     return warnings

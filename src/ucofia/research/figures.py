@@ -5,7 +5,7 @@
     levels          what is found with the coarse level, with the fine one, with all
 
 Each becomes one PNG and one SVG. Which example is shown is decided by a rule that the picture
-states, not by hand. Numbers come from `benchmark` and `retrieved`; nothing is computed here that a
+states, not by hand. Numbers come from `dataset` and `retrieved`; nothing is computed here that a
 score does not use.
 """
 
@@ -129,7 +129,7 @@ def draw_retrieved(found: Evaluation) -> Figure:
     axes.set_ylabel("videos, per cent")
     axes.set_title(
         f"How often a video is the first hit of a text\n"
-        f"{found.benchmark}, {found.split.name}: {texts:,} texts, {videos:,} videos",
+        f"{found.dataset}, {found.split.name}: {texts:,} texts, {videos:,} videos",
         fontsize=12,
     )
     axes.margins(y=0.15)

@@ -1,4 +1,4 @@
-"""The similarity of texts and videos at one level, for a training batch, a benchmark or a query.
+"""The similarity of texts and videos at one level, for a training batch, a data set or a query.
 
 A level meets one unit of the text (the sentence, or every word) with one unit of the video (the
 whole, every frame, or every kept patch). All of them are dot products of the stored vectors, which

@@ -36,11 +36,11 @@ from ucofia.model import Model
 from ucofia.provenance import commit, versions
 from ucofia.train import optim
 from ucofia.train.activation_checkpointing import recompute_blocks
+from ucofia.train.build_model import add_lora
 from ucofia.train.distributed import World, share_weights
 from ucofia.train.report import write_report
-from ucofia.train.run import RESULT, RunFolder
+from ucofia.train.run_folder import RESULT, RunFolder
 from ucofia.train.settings import TrainData, TrainSettings, described
-from ucofia.train.start import adapt
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.trackers import Tracker, open_trackers
 from ucofia.train.validate import evaluate_split
@@ -87,7 +87,7 @@ def train(
         >>> found["test"]["t2v"]["R@1"]                                  # doctest: +SKIP
     """
     folder, world = RunFolder(out), world or World()
-    for split in data.benchmark.splits:
+    for split in data.dataset.splits:
         if not split.texts:
             raise SettingError(
                 "split", split.name, "it has no texts, and a training needs all three"
@@ -99,7 +99,7 @@ def train(
         if (known := folder.result()) is not None:
             return known
         if settings.recipe.lora:
-            adapt(model, settings.recipe, seed=settings.seed)
+            add_lora(model, settings.recipe, seed=settings.seed)
         optim.freeze(model, settings.recipe)
         if settings.recompute:
             recompute_blocks(model)
@@ -178,12 +178,12 @@ class _Run:
         self.world.wait()
         trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.folder.load_best(self.model, self.best_checksum)
-        benchmark = self.data.benchmark
+        dataset = self.data.dataset
         result = {
-            "benchmark": benchmark.name,
-            "notes": list(benchmark.notes),
+            "benchmark": dataset.name,
+            "notes": list(dataset.notes),
             "test": self._evaluate("test"),
-            "chosen_by": {"split": benchmark.val.name, "metric": "t2v R@1", **(self.best or {})},
+            "chosen_by": {"split": dataset.val.name, "metric": "t2v R@1", **(self.best or {})},
             "seed": self.settings.seed,
             "preset": self.settings.preset,
             "backbone": self.settings.backbone,
@@ -283,7 +283,7 @@ class _Run:
     def _evaluate(self, name: str) -> dict[str, dict[str, float]]:
         return evaluate_split(
             self.model,
-            getattr(self.data.benchmark, name),
+            getattr(self.data.dataset, name),
             self.data.frames,
             batch=self.settings.score_batch,
             workers=self.settings.workers,
@@ -299,7 +299,7 @@ class _Run:
 
     def _batches(self, epoch: int) -> Iterator[PairBatch]:
         return pair_batches(
-            self.data.benchmark.train,
+            self.data.dataset.train,
             self.data.frames,
             self._plan(epoch),
             max_frames=self.model.config.frames,
@@ -323,7 +323,7 @@ class _Run:
 
     def _plan(self, epoch: int) -> Any:
         return epoch_plan(
-            self.data.benchmark.train,
+            self.data.dataset.train,
             batch=self.recipe.batch,
             seed=self.settings.seed,
             epoch=epoch,

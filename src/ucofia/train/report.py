@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ucofia.train.run import RunFolder
+from ucofia.train.run_folder import RunFolder
 
 REPORT, LOSS_PLOT, VALIDATION_PLOT = "report.md", "loss.png", "validation.png"
 _METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")

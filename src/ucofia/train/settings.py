@@ -5,7 +5,7 @@ from typing import Any
 
 from ucofia.config import TrainConfig, to_dict
 from ucofia.datasets.frame_sources import FrameSource
-from ucofia.datasets.types import Benchmark
+from ucofia.datasets.types import Dataset
 from ucofia.model import Model
 from ucofia.train.step import Precision
 
@@ -38,7 +38,7 @@ class TrainSettings:
 class TrainData:
     """What is trained on, and where its frames come from."""
 
-    benchmark: Benchmark
+    dataset: Dataset
     frames: FrameSource
     train_groups: tuple[int, ...] | None = None  # texts that should meet in a batch
 
@@ -48,11 +48,11 @@ def described(model: Model, data: TrainData, settings: TrainSettings) -> dict[st
     recipe = asdict(settings.recipe)
     if recipe["loss"] == "contrastive":  # the only one that older runs had, without saying so
         recipe["loss"] = None
-    splits = {split.name: [len(split.texts), len(split.videos)] for split in data.benchmark.splits}
+    splits = {split.name: [len(split.texts), len(split.videos)] for split in data.dataset.splits}
     return {
         "preset": settings.preset,
         "backbone": settings.backbone,
-        "benchmark": data.benchmark.name,
+        "benchmark": data.dataset.name,
         "texts and videos": splits,
         "seed": settings.seed,
         "precision": settings.precision,

@@ -1,4 +1,4 @@
-"""Write frames as a small mp4 file: for benchmarks we make ourselves and for examples.
+"""Write frames as a small mp4 file: for synthetic data sets and examples.
 
 The only other file besides the decoder's that knows PyAV. It knows nothing of what it writes.
 """

@@ -119,7 +119,7 @@ class Job:
         )
         found = evaluate(
             checkpoint.load(out),
-            setup.data.benchmark,
+            setup.data.dataset,
             setup.data.frames,
             options=_options(training, setup.bank),
             progress=self.progress,
@@ -127,7 +127,7 @@ class Job:
         document = {
             "training": training.name,
             "seed": seed,
-            "notes": list(setup.data.benchmark.notes),
+            "notes": list(setup.data.dataset.notes),
             "test": _values(found),
             **setup.measured(found),
             "retrieved": _retrieved(found),

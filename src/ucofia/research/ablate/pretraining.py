@@ -11,7 +11,7 @@ import torch
 from ucofia import checkpoint
 from ucofia.config import TrainConfig
 from ucofia.datasets.frame_sources import array_frames
-from ucofia.datasets.types import Benchmark, Split, TextItem, VideoItem
+from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
@@ -82,4 +82,4 @@ def _pictures() -> TrainData:
     train, val, test = splits
     ids = [video.id for split in splits for video in split.videos]
     frames = array_frames(ids, drawn.pixels[:, None])
-    return TrainData(Benchmark("stills", train, val, test), frames)
+    return TrainData(Dataset("stills", train, val, test), frames)

@@ -60,8 +60,8 @@ class ShapesSetup:
     def data(self) -> TrainData:
         """The drawn videos as training and evaluation take them."""
         made = self.drawn
-        benchmark = replace(made.benchmark, notes=tuple(made.notes))
-        return TrainData(benchmark, made.frames, made.train.groups)
+        dataset = replace(made.dataset, notes=tuple(made.notes))
+        return TrainData(dataset, made.frames, made.train.groups)
 
     @cached_property
     def data_name(self) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets.splits import keep_videos
 from ucofia.datasets.token_cache import TokenFrames
-from ucofia.datasets.types import Benchmark
+from ucofia.datasets.types import Dataset
 from ucofia.errors import SettingError
 from ucofia.evaluate.benchmark import Evaluation
 from ucofia.model import Model
 from ucofia.presets import Preset
 from ucofia.research.ablate.rows import TOWER_TRAININGS, Training, trainings
+from ucofia.train.build_model import build_model, without_shift
 from ucofia.train.settings import TrainData
-from ucofia.train.start import start_model, without_shift
 
 VISION = "backbone.vision"
 
@@ -30,7 +30,7 @@ class TokensSetup:
     """Every training on the same stored tokens and the same towers."""
 
     name: str  # of the data set
-    benchmark: Benchmark
+    dataset: Dataset
     tokens: TokenFrames
     backbone: str  # towers to start from: a model, or VISION+TEXT
     recipe: TrainConfig
@@ -45,7 +45,7 @@ class TokensSetup:
     @cached_property
     def data(self) -> TrainData:
         """The videos that have tokens; how many do not is noted."""
-        kept = keep_videos(self.benchmark, self.tokens.videos.keys())
+        kept = keep_videos(self.dataset, self.tokens.videos.keys())
         for split in kept.splits:
             if not split.videos:
                 rule = f"the token cache {self.tokens.folder} holds no video of it"
@@ -56,7 +56,7 @@ class TokensSetup:
     def data_name(self) -> str:
         """A name for exactly these videos, captions and tokens."""
         named = hashlib.blake2b(repr(self.tokens.settings).encode(), digest_size=6)
-        for split in self.data.benchmark.splits:
+        for split in self.data.dataset.splits:
             named.update(repr([video.id for video in split.videos]).encode())
             named.update(repr([(text.text, text.video) for text in split.texts]).encode())
         return named.hexdigest()
@@ -80,7 +80,7 @@ class TokensSetup:
     def model(self, training: Training, seed: int) -> Model:
         """The model of a training on the towers."""
         preset = Preset(self.config(training), self.recipe, "a row of an ablation")
-        model = start_model(preset, self.backbone, self.tokens, seed=seed)
+        model = build_model(preset, self.backbone, self.tokens, seed=seed)
         self.tokens.require(model)
         return model
 

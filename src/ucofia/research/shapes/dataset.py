@@ -1,4 +1,4 @@
-"""`shapes`: a benchmark we make ourselves, in seconds, from a seed.
+"""`shapes`: a synthetic data set, generated in seconds, from a seed.
 
 It asks in the small what coarse-to-fine alignment claims. In a video two things come past a scene,
 one after the other, each with a small mark that shows in some frames only. Its caption says all of
@@ -26,8 +26,8 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from ucofia.datasets.frame_sources import ArrayFrames, SplitFrames, array_frames
-from ucofia.datasets.registry import DataSet, OpenedData
-from ucofia.datasets.types import Benchmark, Split, TextItem, VideoItem
+from ucofia.datasets.registry import DatasetSpec, OpenedData
+from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
 from ucofia.research.shapes.drawing import (
     COLOURS,
@@ -81,7 +81,7 @@ class ShapesPart:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The whole benchmark as arrays."""
+    """The whole data set as arrays."""
 
     train: ShapesPart
     val: ShapesPart
@@ -89,9 +89,9 @@ class Shapes:
     notes: tuple[str, ...] = ()
 
     @property
-    def benchmark(self) -> Benchmark:
+    def dataset(self) -> Dataset:
         """The texts and videos alone."""
-        return Benchmark("shapes", self.train.split, self.val.split, self.test.split, self.notes)
+        return Dataset("shapes", self.train.split, self.val.split, self.test.split, self.notes)
 
     @property
     def frames(self) -> SplitFrames:
@@ -117,7 +117,7 @@ def shapes(
     frames: int = 8,
     size: int = 48,
 ) -> Shapes:
-    """Generate the benchmark; `train`, `val`, `test` count groups of a base and distractors."""
+    """Generate the data set; `train`, `val`, `test` count groups of a base and distractors."""
     if frames < 4 or frames % 2:
         raise SettingError("frames", frames, "two motions need an even number, at least 4")
     if size < 32:
@@ -133,10 +133,10 @@ def shapes(
 def open_shapes(_data: Path | None = None) -> OpenedData:
     """Open the data set as `ucofia.datasets` does; it is drawn, so no folder is needed."""
     made = shapes(seed=0)
-    return OpenedData(made.benchmark, made.frames, made.train.groups)
+    return OpenedData(made.dataset, made.frames, made.train.groups)
 
 
-DATA_SET = DataSet("drawn by us from a seed; needs no folder", open_shapes)
+DATA_SET = DatasetSpec("drawn by us from a seed; needs no folder", open_shapes)
 
 
 def stills(seed: int = 0, *, count: int = 2000, size: int = 48) -> Stills:

@@ -1,4 +1,4 @@
-"""Draw a story of the `shapes` benchmark: scene, two things, their tracks and their marks.
+"""Draw a story of the `shapes` dataset: scene, two things, their tracks and their marks.
 
 A pure function from facts to pixels. Everything that could tell one video from its hard distractor
 by accident is kept equal here: a track is a fixed set of places, so another direction or order is

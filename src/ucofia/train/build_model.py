@@ -1,4 +1,4 @@
-"""From a preset, a backbone and a data set to a model that can be trained.
+"""Build the model that a training starts from: a preset, a backbone and a data set.
 
 VISION+TEXT      the vision tower of one model beside the text tower of another, joined by
                  projections that start untrained (locked-image tuning)
@@ -34,7 +34,7 @@ from ucofia.train import tiny_towers
 TINY, JOIN = "tiny", "+"
 
 
-def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, seed: int) -> Model:
+def build_model(preset: Preset, backbone: str, frames: FrameSource | None, *, seed: int) -> Model:
     """Build the model of a preset on a backbone; `seed` decides what starts at random."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -53,7 +53,7 @@ def start_model(preset: Preset, backbone: str, frames: FrameSource | None, *, se
         return checkpoint.load(backbone, config=config)
 
 
-def adapt(model: Model, recipe: TrainConfig, *, seed: int) -> None:
+def add_lora(model: Model, recipe: TrainConfig, *, seed: int) -> None:
     """Train low-rank matrices instead of the towers, as `recipe.lora` says."""
     assert recipe.lora is not None and isinstance(model.backbone, nn.Module)
     model.adapter = lora.inject(
