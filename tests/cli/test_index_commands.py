@@ -158,6 +158,29 @@ def test_the_other_verbs(
     assert len(answers[2]["hits"]) == 2
 
 
+def test_the_last_index_is_found_from_any_folder(
+    run: Run,
+    videos: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(console, "LAST_INDEX", str(tmp_path / "last"))  # not the user's own
+    monkeypatch.delenv("UCOFIA_INDEX")
+    folder = Path(shutil.copytree(videos, tmp_path / "copy"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run("index", videos, "--index", tmp_path / "named") == 0  # whoever names it, knows it
+    assert run("search", "red") == 1
+    assert run("index", folder) == 0
+    capsys.readouterr()
+    assert run("search", "red") == 0
+    assert f"in the index {folder / '.ucofia'}" in capsys.readouterr().err
+    assert run("remove", folder / "red.mp4") == 1  # who writes must say where
+    shutil.rmtree(folder / ".ucofia")
+    assert run("search", "red") == 1
+
+
 def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("search", "red") == 1
     assert capsys.readouterr().err.startswith("ucofia: there is no index at")
@@ -190,12 +213,14 @@ def test_clips_of_a_text_that_nothing_matches_are_no_success(
 def test_a_log_hears_now_and_then_that_work_goes_on(
     run: Run, videos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 3600.0)
     run("index", videos)
     assert "indexing" not in capsys.readouterr().err
     monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
     run("index", videos)
     said = capsys.readouterr().err.splitlines()
     assert "indexing: 0 of 4" in said and "indexing: 4 of 4" in said
+    assert "looking for videos ..." in said and "preparing search ..." in said
     run("index", videos, "--json")
     assert capsys.readouterr().err == ""
 

@@ -129,7 +129,9 @@ def test_a_text_may_look_like_an_option_behind_two_dashes(
 def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    places = [out.index(f"─ {panel} ─") for panel in ("Search", "Index", "Research", "Setup")]
+    places = [
+        out.index(f"─ {panel} ─") for panel in ("First steps", "Search", "Index", "Research")
+    ]
     assert places == sorted(places)
     verbs = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     assert all(verb.rich_help_panel != "Other" for verb in verbs)

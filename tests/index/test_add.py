@@ -271,8 +271,27 @@ def test_half_precision_costs_less_than_stated(index: Index, videos: Path) -> No
 def test_progress_counts_every_file(index: Index, videos: Path) -> None:
     calls: list[tuple[str, int, int | None]] = []
     index.add(videos, progress=lambda *call: calls.append(call))
-    assert calls[0] == ("indexing", 0, 3)
-    assert calls[-1] == ("indexing", 3, 3)
+    assert calls[:2] == [("looking for videos", 0, None), ("indexing", 0, 3)]
+    assert calls[-2:] == [("indexing", 3, 3), ("preparing search", 0, None)]
+
+
+def test_an_interrupt_during_the_second_clip_keeps_the_first(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, real = [], encode_segments.rows
+
+    def interrupted(*arguments: Any) -> Any:
+        if encoded:
+            raise KeyboardInterrupt
+        encoded.append(True)
+        return real(*arguments)
+
+    monkeypatch.setattr(encode_segments, "rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index.add(videos)
+    monkeypatch.undo()
+    assert index.info().videos == 1
+    assert index.add(videos).added == 2
 
 
 def test_top_must_be_positive(index: Index) -> None:

@@ -1,5 +1,6 @@
 """Biases: solved once, extended to what comes later, and healed by the next writer."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance, confidence
+from ucofia.index.calibration import balance, bank_features, confidence
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
+from ucofia.model import Model
 from ucofia.similarity.normalise import extend, solve
+from ucofia.types import TextFeatures
 
 TEXTS = [f"{noun} {colour}" for colour in COLOURS for noun in ("a", "the", "some", "one two")]
 
@@ -226,3 +229,35 @@ def test_describe_uses_the_bank(index: Index, videos: Path) -> None:
 def test_an_empty_bank_is_refused(index: Index) -> None:
     with pytest.raises(SettingError, match="at least one text"):
         index.set_bank(["  "])
+
+
+def test_a_bank_is_encoded_once_for_all_indexes(
+    tmp_path: Path, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bank_features, "FEWEST_TEXTS", len(TEXTS))
+    model, encoded = colour_model(), Model.encode_texts
+    asked: list[int] = []
+
+    def counted(model: Model, texts: Sequence[str]) -> Iterator[TextFeatures]:
+        asked.append(len(texts))
+        return encoded(model, texts)
+
+    monkeypatch.setattr(Model, "encode_texts", counted)
+
+    def biases(name: str) -> np.ndarray:
+        index = Index.create(tmp_path / name, model, bank=TEXTS)
+        index.add(videos)
+        return index.collection().biases["patch"]
+
+    first = biases("first")
+    assert len(TEXTS) in asked
+    asked.clear()
+    np.testing.assert_array_equal(biases("second"), first)
+    assert len(TEXTS) not in asked
+    described = Index.open(tmp_path / "second", model).describe(videos / "red-red.mp4")
+    assert "red" in described[0].text and len(TEXTS) not in asked
+    (kept,) = (tmp_path / "cache" / "ucofia" / "banks").iterdir()
+    kept.write_bytes(b"damaged")
+    np.testing.assert_array_equal(biases("third"), first)
+    assert len(TEXTS) in asked

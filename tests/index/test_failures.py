@@ -142,10 +142,11 @@ def test_a_file_that_vanishes_meanwhile_is_passed_over(index: Index, videos: Pat
     (videos / "green.mp4").unlink()
     assert [Path(file.path).name for file in found] == ["red.mp4"]
 
-    def vanish(*_: object) -> None:
-        (videos / "blue.mp4").unlink(missing_ok=True)
+    def vanish(what: str, *_: object) -> None:
+        if what == "indexing":  # all are found
+            (videos / "blue.mp4").unlink(missing_ok=True)
 
-    report = index.add(videos, progress=vanish)  # it tells that it begins when all are found
+    report = index.add(videos, progress=vanish)
     assert (report.added, report.failed, report.missing) == (1, [], [])
     assert index.info().failed_files == 0
 

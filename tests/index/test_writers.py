@@ -74,6 +74,16 @@ def test_a_second_writer_says_for_whom_it_waits_and_gives_up_in_time(
     assert Index.open(folder, colour_model()).add(made / "videos", lock_timeout=0).unchanged == 3
 
 
+def test_others_can_see_how_far_a_writer_is(folder: Path, made: Path) -> None:
+    seen: list[lock.Holder | None] = []
+    index = Index.open(folder, colour_model())
+    index.add(made / "videos", progress=lambda *_: seen.append(lock.holder(str(folder))))
+    held = seen[0]
+    assert held is not None and (held.pid, held.verb) == (os.getpid(), "add")
+    assert (held.what, held.done, held.total) == ("looking for videos", 0, None)
+    assert lock.holder(str(folder)) is None
+
+
 def test_a_waiting_writer_goes_on_when_the_other_ends(folder: Path, made: Path) -> None:
     began, ended = threading.Event(), threading.Event()
 

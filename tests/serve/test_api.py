@@ -9,6 +9,7 @@ from PIL import Image
 
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
+from ucofia.index.storage.lock import noting, writer_lock
 from ucofia.index.text_query import TextQuery
 
 
@@ -204,6 +205,14 @@ def test_info_counts(client: TestClient, index: Index) -> None:
     assert (info["videos"], info["segments"]) == (5, facts.segments)
     assert info["has_confidence"] and not info["can_index"] and not info["is_being_written"]
     assert info["job"] is None
+
+
+def test_info_tells_how_far_another_process_is(client: TestClient, index: Index) -> None:
+    with writer_lock(index.path, verb="add"):
+        noting(index.path, None)("indexing", 3, 7)
+        job = client.get("/api/info").json()["job"]
+    assert job == {"state": "running", "what": "indexing", "done": 3, "total": 7, "message": ""}
+    assert client.get("/api/info").json()["job"] is None
 
 
 @pytest.mark.parametrize(

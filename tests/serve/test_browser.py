@@ -16,6 +16,7 @@ from running import running
 from scenes import balloon, bank, film, night, scene_model, sea, sunset
 
 from ucofia.index.index import Index
+from ucofia.index.storage.lock import noting, writer_lock
 
 ADVICE = "install one with: make test-browser"
 sync_api = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {ADVICE}")
@@ -119,6 +120,41 @@ def test_a_card_has_a_sharp_picture_and_plays_when_pointed_at(visit: Callable[..
     assert page.locator(".card video").count() == 0
     page.hover(".card h3 a")
     page.wait_for_function("() => document.querySelector('.card video.on')?.currentTime > 2")
+
+
+SHAPES = """cards => cards.map(card => {
+    const box = card.querySelector(".thumb").getBoundingClientRect();
+    const still = card.querySelector(".still");
+    return [box.width / box.height, still.naturalWidth / still.naturalHeight, box.height];
+})"""
+
+
+def test_cards_have_the_shape_of_their_videos(visit: Callable[..., Page], tmp_path: Path) -> None:
+    upright = [
+        lambda t: balloon(t).crop((100, 0, 280, 320)),
+        lambda t: sunset(t).crop((0, 0, 240, 240)),
+    ]
+    film(tmp_path / "videos" / "wide-one.mp4", (sea,), seconds_each=1.0)
+    film(tmp_path / "videos" / "high_one.mp4", upright[:1], seconds_each=1.0)
+    film(tmp_path / "videos" / "2024-05-03 square.mp4", upright[1:], seconds_each=1.0)
+    index = Index.create(tmp_path / "index", scene_model())
+    index.add(tmp_path / "videos")
+    with running(index) as (place, _):
+        page = visit("/?q=sea", at=place)
+        page.wait_for_function("() => document.querySelectorAll('.thumb.sharp').length === 3")
+        assert set(_titles(page)) == {"wide one", "high one", "2024-05-03 square"}
+        shown = page.locator(".card").evaluate_all(SHAPES)
+        assert [round(card, 1) for card, _, _ in shown] == [round(own, 1) for _, own, _ in shown]
+        assert max(card for card, _, _ in shown) > 1.5 and min(card for card, _, _ in shown) < 0.7
+        heights = [height for *_, height in shown]
+        assert max(heights) - min(heights) < 1  # one row
+        page.route("**/thumbnail?*", lambda route: route.abort())
+        page.reload()  # the browser knows the shapes now, before there is a picture
+        page.wait_for_selector(".card .facts")
+        again = page.locator(".card").evaluate_all(SHAPES)
+        assert sorted(round(card, 1) for card, _, _ in again) == sorted(
+            round(card, 1) for card, _, _ in shown
+        )
 
 
 def test_a_click_plays_from_the_best_second(visit: Callable[..., Page], scenes: Index) -> None:
@@ -390,6 +426,20 @@ def test_the_first_page_shows_what_another_process_adds(
         Index.open(index.path, scene_model()).add(tmp_path / "videos")
         page.wait_for_selector(".card h3:has-text('sea')")
         assert page.locator("#job").is_hidden()
+
+
+def test_the_first_page_shows_how_far_another_process_is(
+    visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    index = Index.create(tmp_path / "index", scene_model())
+    with running(index) as (place, _):
+        with writer_lock(index.path, verb="add"):
+            noting(index.path, None)("indexing", 3, 7)
+            page = visit("/", at=place)
+            page.wait_for_selector("#job:has-text('Indexing: 3 of 7')")
+            assert page.get_attribute("#job progress", "value") == "3"
+        page.wait_for_selector("#job", state="hidden")
+        assert page.inner_text("#status") == "0 videos"
 
 
 def test_below_a_base_path_everything_works(visit: Callable[..., Page], scenes: Index) -> None:

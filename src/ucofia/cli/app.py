@@ -16,7 +16,8 @@ def _version(asked: bool) -> None:
 
 
 VersionOption = Annotated[
-    bool, typer.Option("--version", help="Show the version and exit.", callback=_version)
+    bool,
+    typer.Option("--version", help="Show the version and exit.", callback=_version, metavar=""),
 ]
 
 VerboseOption = Annotated[
@@ -31,22 +32,23 @@ VerboseOption = Annotated[
     ),
 ]
 DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error as well.")
+    bool, typer.Option("--debug", help="Show the traceback of an error as well.", metavar="")
 ]
 # How `ucofia --help` groups the verbs, in its order.
 PANELS = {
+    "First steps": ("setup", "demo", "doctor", "bench"),
     "Search": ("search", "describe", "similar", "serve", "mcp"),
     "Index": ("index", "info", "remove", "verify", "compact", "export"),
     "Research": (
         *("train", "eval", "score", "ablate", "figure", "data"),
         *("models", "preset", "convert", "push"),
     ),
-    "Setup": ("demo", "setup", "doctor", "bench"),
 }
 
 app = typer.Typer(
     name="ucofia",
     help="Find videos with words, and words for videos.",
+    epilog="Begin with: ucofia setup; ucofia index ~/Videos; ucofia serve --open",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -11,8 +11,9 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 NO_MATCH = 3
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
+PACE_STEPS = 30  # of which the time left is estimated: what was skipped at first says nothing
 
 # C0 and C1 controls, surrogates, line separators, and formats that reorder or hide text; not
 # U+200C and U+200D, which several scripts and emoji need.
@@ -33,6 +35,7 @@ _UNPRINTABLE_IN_JSON = re.compile(f"[\x7f-\x9f\ud800-\udfff{_FORMATS}]")
 
 INDEX_VARIABLE = "UCOFIA_INDEX"
 INDEX_FOLDER = ".ucofia"
+LAST_INDEX = "last-index"  # in the cache: where `ucofia index FOLDER` was last used
 
 
 def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = False) -> str:
@@ -58,8 +61,8 @@ def _is_elsewhere(path: str) -> bool:
     return (path.startswith("@") or "://" in path) and not os.path.lexists(path)
 
 
-def index_here(given: str | None) -> str:
-    """Find the index to search: as given, as the variable says, or upwards from here."""
+def index_here(given: str | None, *, or_last: bool = True) -> str:
+    """Find the index to search: as given, by the variable, upwards from here, or the last made."""
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:
         return named
@@ -67,7 +70,25 @@ def index_here(given: str | None) -> str:
     for folder in (here, *here.parents):
         if (folder / INDEX_FOLDER).is_dir():
             return str(folder / INDEX_FOLDER)
+    from ucofia.package_files import cache_folder
+
+    with suppress(OSError, UnicodeDecodeError):
+        last = Path((cache_folder() / LAST_INDEX).read_text())
+        if or_last and last.is_dir():
+            talk(f"in the index {last}")
+            return str(last)
     raise NoIndexError(here / INDEX_FOLDER)
+
+
+def remember_index(where: str, given: str | None) -> None:
+    """Let `search` and `serve` find an index from any folder, unless it was put elsewhere."""
+    if given is None and not os.environ.get(INDEX_VARIABLE) and Path(where).is_dir():
+        from ucofia.atomic import write_atomic
+        from ucofia.package_files import cache_folder
+
+        with suppress(OSError):  # a cache that cannot be written only costs an option
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            write_atomic(cache_folder() / LAST_INDEX, where)
 
 
 def printable(text: str) -> str:
@@ -119,7 +140,7 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
-    """Draw a bar per stage, with rate and time left; a line now and then without a terminal."""
+    """Draw a bar per stage, with the time left; a line now and then without a terminal."""
     if quiet:
         yield None
         return
@@ -133,20 +154,20 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
         bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[rate]}", markup=False),
-        bars.TimeRemainingColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("{task.fields[left]}", markup=False),
     )
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         tasks: dict[str, bars.TaskID] = {}
+        paces: dict[str, Pace] = {}
 
         def report(what: str, done: int, total: int | None) -> None:
             what = printable(what)
             stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
             if stage not in tasks:
-                tasks[stage] = drawn.add_task(what, total=total, rate="")
-            speed = drawn.tasks[tasks[stage]].speed
-            rate = f"{speed:.1f}/s" if speed else ""
-            drawn.update(tasks[stage], description=what, completed=done, total=total, rate=rate)
+                tasks[stage], paces[stage] = drawn.add_task(what, total=total, left=""), Pace()
+            left = paces[stage].left(done, total)
+            drawn.update(tasks[stage], description=what, completed=done, total=total, left=left)
 
         yield report
 
@@ -154,14 +175,47 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
 def _plain_progress() -> "Progress":
     """Tell a log, now and then, that work goes on."""
     said = time.monotonic()
+    paces: dict[str, Pace] = {}
 
     def report(what: str, done: int, total: int | None) -> None:
         nonlocal said
+        left = paces.setdefault(what.split()[0], Pace()).left(done, total)
         if time.monotonic() - said >= PLAIN_SECONDS:
             said = time.monotonic()
-            talk(f"{what}: {done}" + (f" of {total}" if total else ""))
+            counted = f": {done} of {total}" if total else f": {done}" if done else " ..."
+            talk(what + counted + (left and f", {left}"))
 
     return report
+
+
+class Pace:
+    """How fast a stage goes, and so how long it will take."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS)
+
+    def left(self, done: int, total: int | None, *, now: float | None = None) -> str:
+        """Take one report of progress, and return the time left in words; "" while unknown.
+
+        >>> pace = Pace()
+        >>> pace.left(0, 40, now=0.0), pace.left(1, 40, now=5.0), pace.left(40, 40, now=9.0)
+        ('', 'about 3 min left', '')
+        """
+        now = time.monotonic() if now is None else now
+        if not self._steps or done != self._steps[-1][1]:
+            self._steps.append((now, done))
+        began, before = self._steps[0]
+        gone = done - before
+        if not total or gone <= 0 or done >= total:
+            return ""
+        return f"about {_duration((total - done) * (now - began) / gone)} left"
+
+
+def _duration(seconds: float) -> str:
+    """Write a time that is only estimated, in one unit."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:

@@ -56,7 +56,7 @@ def demo(
     talk("", f"why the first hit was found: {why}", f"all hits at a glance: {sheet}")
     command = sys.argv[0] if Path(sys.argv[0]).name == "ucofia" else "ucofia"
     talk("", "Now your own videos:", f"  {command} index ~/Videos")
-    talk("In the browser:", f"  {command} serve --open --index ~/Videos/.ucofia")
+    talk("In the browser:", f"  {command} serve --open")
     return 0
 
 

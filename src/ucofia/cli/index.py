@@ -15,6 +15,7 @@ from ucofia.cli.console import (
     lines,
     outcome,
     progress_bar,
+    remember_index,
     show,
     show_json,
     talk,
@@ -97,6 +98,7 @@ def index_command(
     where = index_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
     opened = _opened(where, model, segment, device)
+    remember_index(where, index)
     if texts is not None:
         opened.set_bank(texts)
     last = None
@@ -159,7 +161,7 @@ def remove(
     """Take videos out of an index. The files themselves stay untouched."""
     from ucofia.index.index import Index
 
-    count = Index.open(index_here(index)).remove(paths)
+    count = Index.open(index_here(index, or_last=False)).remove(paths)
     show_json({"removed": count}) if json else show(f"{count} removed")
     return 0
 
@@ -183,7 +185,7 @@ def compact(index: IndexOption = None, json: JsonOption = False) -> int:
     """Make an index small and quick again after many changes, and balance its scores anew."""
     from ucofia.index.index import Index
 
-    opened = Index.open(index_here(index))
+    opened = Index.open(index_here(index, or_last=False))
     before = opened.info().size_bytes
     with progress_bar(quiet=json) as progress:
         opened.compact(progress=progress)

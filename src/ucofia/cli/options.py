@@ -9,7 +9,9 @@ import typer
 IndexOption = Annotated[
     str | None,
     typer.Option(
-        "--index", help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia here or above."
+        "--index",
+        help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia here or above, or that of "
+        "the last `ucofia index FOLDER`.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]

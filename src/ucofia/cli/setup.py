@@ -23,6 +23,7 @@ def setup(yes: YesOption = False, json: JsonOption = False) -> int:
     copied out and checked by its hash. Needed once; afterwards everything works offline.
     """
     from ucofia import checkpoint, starter_parts
+    from ucofia.index.calibration import bank
 
     if not checkpoint.is_model_folder(starter_parts.folder()):
         if not find_spec("onnx"):
@@ -37,6 +38,8 @@ def setup(yes: YesOption = False, json: JsonOption = False) -> int:
                 starter_parts.fetch_part(*part)
         talk("assembling the starter")
     folder = str(checkpoint.locate(starter_parts.NAME))
+    with progress_bar(quiet=json) as progress:
+        bank.prepare(checkpoint.load(folder), bank.texts_of(starter_parts.NAME), progress)
     show_json({"starter": folder}) if json else show(f"the starter is ready in {folder}")
     return 0
 

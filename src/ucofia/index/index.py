@@ -28,7 +28,7 @@ from ucofia.index.search.collection import Collection
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.search import TOP
 from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_collection
-from ucofia.index.storage.lock import writer_lock
+from ucofia.index.storage.lock import noting, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import TextQuery
@@ -239,6 +239,7 @@ class Index:
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         model, watch = self.model, Stopwatch()
         with self._writing("add", lock_timeout, progress) as is_locked:
+            progress = noting(self.path, progress) if is_locked else progress
             report = ingest.add(
                 self._store,
                 model,
@@ -255,6 +256,8 @@ class Index:
             with watch.stage("bank"):
                 bank = banks.update(self._store, model, collection, progress)
             with watch.stage("preview"):
+                if progress is not None:
+                    progress("preparing search", 0, None)
                 update_preview(self._store, collection, bank, model, is_locked=is_locked)
         spent = report.spent | watch.seconds
         report.spent = {name: value for name, value in spent.items() if value >= 0.05}

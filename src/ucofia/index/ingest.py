@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 5.0
 COMMIT_ROWS = 512
-ENCODE_CLIPS = 8
+ENCODE_CLIPS = 8  # at most at once
+ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
+LOOKED_AT = 500  # files found between two reports of progress
 # Longer videos come part by part, so that their frames never lie in memory together.
 PART_SEGMENTS = 60
 HASH_THREADS = 2
@@ -99,7 +101,11 @@ def add(
     whose bytes are no video only when they have changed.
     """
     watch = Stopwatch()
-    found = list(discover.find(paths))
+    found: list[FoundFile] = []
+    for file in discover.find(paths):
+        if progress is not None and len(found) % LOOKED_AT == 0:
+            progress("looking for videos", len(found), None)
+        found.append(file)
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
     try:
@@ -159,6 +165,7 @@ class _Run:
         self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
         self._clips: list[tuple[str, int, float, Clip]] = []
+        self._batch = 1  # clips: the first ones are encoded, counted and kept one by one
         self._rows: list[SegmentRow] = []
         self._replaced: list[str] = []
         self._failures: dict[str, KnownFailure] = {}
@@ -214,8 +221,8 @@ class _Run:
             self._clips.append((path, opened.clips, result.info.duration_seconds, clip))
             opened.clips += 1
         opened.is_decoded = result.is_last
-        while len(self._clips) >= ENCODE_CLIPS:
-            self.encode(ENCODE_CLIPS)
+        while len(self._clips) >= self._batch:
+            self.encode(self._batch)
         late = time.monotonic() - self._committed_at > COMMIT_SECONDS
         if late or len(self._rows) >= COMMIT_ROWS:
             self.encode()
@@ -224,16 +231,19 @@ class _Run:
     def encode(self, most: int | None = None) -> None:
         """Encode waiting clips; files that are complete join the next commit."""
         now, self._clips = self._clips[:most], self._clips[len(self._clips[:most]) :]
-        for start in range(0, len(now), ENCODE_CLIPS):
-            some = now[start : start + ENCODE_CLIPS]
+        while now:
+            some, now = now[: self._batch], now[self._batch :]
             clips = [(self._open[path].identity, *rest) for path, *rest in some]
+            began = time.monotonic()
             with self._watch.stage("encode"):
                 encoded = list(encode.rows(self.model, clips))  # type: ignore[arg-type]
+            if time.monotonic() - began < ENCODE_SECONDS:
+                self._batch = min(ENCODE_CLIPS, 2 * self._batch)
             for (path, *_, clip), row in zip(some, encoded, strict=True):
                 self._keep(path, clip, row)
-        for path in [path for path, opened in self._open.items() if opened.is_complete]:
-            self._close(self._open.pop(path))
-        self._say()
+            for path in [path for path, opened in self._open.items() if opened.is_complete]:
+                self._close(self._open.pop(path))
+            self._say()
 
     def _keep(self, path: str, clip: Clip, row: SegmentRow | None) -> None:
         if row is not None:

@@ -119,7 +119,8 @@ class Snapshot:
     def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
         """Find the texts that fit a video, best first."""
         _require_some(top)
-        return examples.describe(self.model, self._features(video), texts, top=top)
+        fingerprint, features = self.store.settings.fingerprint, self._features(video)
+        return examples.describe(self.model, features, texts, top=top, fingerprint=fingerprint)
 
     def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""

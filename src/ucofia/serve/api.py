@@ -176,6 +176,7 @@ class Api:
     async def info(self) -> schema.InfoAnswer:
         """Say what the index holds and what is going on."""
         facts = await self.executors.read.run(self.handle.info)
+        job = await self.executors.read.run(self.jobs.current)
         known = self.handle.catalogue
         return schema.InfoAnswer.model_validate(
             {
@@ -186,7 +187,7 @@ class Api:
                 "can_index": bool(self.files.folders),
                 "index_folders": list(self.files.folders),
                 "waiting": self.engine.executor.pending,
-                "job": vars(self.jobs.state) if self.jobs.state else None,
+                "job": vars(job) if job else None,
                 "folders": [{"path": path, "videos": n} for path, n in known.folders],
                 "years": [{"year": year, "videos": n} for year, n in known.years],
                 "revision": known.version,

@@ -153,8 +153,9 @@ class Engine:
         self, clips: Sequence[Clip], texts: Sequence[str], top: int
     ) -> list[TextHit]:
         """Find words for a clip from outside."""
-        chosen = texts or self._bank()
-        return examples.describe(self.index.model, self._features(clips), chosen, top=top)
+        chosen, model = texts or self._bank(), self.index.model
+        fingerprint, features = self.index.settings.fingerprint, self._features(clips)
+        return examples.describe(model, features, chosen, top=top, fingerprint=fingerprint)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Say why a segment got its score, by whole words."""

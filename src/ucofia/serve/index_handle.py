@@ -23,7 +23,7 @@ from ucofia.index.index import Index
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import store
-from ucofia.index.storage.lock import is_being_written
+from ucofia.index.storage.lock import Holder, holder, is_being_written
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,10 @@ class IndexHandle:
                 self._info = self.index.info().to_dict()
                 self._info_at, self._info_version = now, version
         return {**self._info, "is_being_written": is_being_written(self.index.path)}
+
+    def writer(self) -> Holder | None:
+        """Who adds to the index now, perhaps another process, and how far it is."""
+        return holder(self.index.path)
 
     def _newest(self) -> Snapshot:
         try:

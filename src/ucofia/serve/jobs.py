@@ -44,6 +44,15 @@ class Jobs:
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
+    def current(self) -> JobState | None:
+        """How far the job of this server is, or what another process adds to the index."""
+        if self.state is not None and self.state.state == "running":
+            return self.state
+        writer = self._handle.writer()
+        if writer is None or writer.total is None:
+            return self.state
+        return JobState("running", writer.what, writer.done, writer.total)
+
     def start(self, paths: Sequence[str]) -> JobState:
         """Start a job for some paths, or for all folders that were named."""
         if not self._files.folders:

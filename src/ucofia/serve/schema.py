@@ -308,7 +308,7 @@ class ExamplesAnswer(BaseModel):
 
 
 class JobOut(BaseModel):
-    """An index job of this server."""
+    """An index job of this server, or what another process is adding."""
 
     state: str = Field(description="running, done or failed")
     what: str

@@ -20,6 +20,7 @@ from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
+from ucofia.index.calibration.bank_features import encoded
 from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
 from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, Table
@@ -28,7 +29,7 @@ from ucofia.index.storage.store import Store
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
-    from ucofia.types import Progress, TextFeatures
+    from ucofia.types import Progress
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
@@ -130,6 +131,11 @@ def texts_of(model: str) -> list[str]:
     return file.read_text().splitlines() if model and file.is_file() else []
 
 
+def prepare(model: "Model", texts: Sequence[str], progress: "Progress | None" = None) -> None:
+    """Encode a bank before there is an index, so that the first one need not."""
+    encoded(model, _unsolved(texts).texts, model.fingerprint(), progress)
+
+
 def read(store: Store) -> Bank | None:
     """Read the bank, or None."""
     table = store.small(BANK)
@@ -228,7 +234,7 @@ def solve(
     """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
     if not len(collection):
         return bank
-    text = _encoded(model, bank, progress)
+    text = encoded(model, bank.texts, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
     solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
@@ -278,7 +284,8 @@ def _extend(
     progress: "Progress | None",
     solver: Solver | None,
 ) -> Bank:
-    some, text = collection.rows(rows), _encoded(model, bank, progress)
+    some = collection.rows(rows)
+    text = encoded(model, bank.texts, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(
         store, model, text, bank.kinds, some, progress, bank.potentials
     )
@@ -289,18 +296,6 @@ def _extend(
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
     store.put_small(BIAS, table, merge=True)
     return counted
-
-
-def _encoded(model: "Model", bank: Bank, progress: "Progress | None") -> "list[TextFeatures]":
-    """Encode the texts of the bank, some at a time."""
-    found: list[TextFeatures] = []
-    done = 0
-    for some in model.encode_texts(bank.texts):
-        found.append(some)
-        done += len(some.sentence)
-        if progress is not None:
-            progress("encoding the bank", done, len(bank.texts))
-    return found
 
 
 def _current_ids(table: Table | None, bank: Bank) -> set[str]:

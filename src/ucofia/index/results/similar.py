@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
+from ucofia.index.calibration.bank_features import encoded
 from ucofia.index.discover import place_of
 from ucofia.index.results.hits import Hit, hits_of, rank_videos
 from ucofia.index.search.collection import Collection
@@ -57,13 +58,16 @@ def features_of(
 
 
 def describe(
-    model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int
+    model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int, fingerprint: str
 ) -> list[TextHit]:
-    """Rank texts for a video; of several segments the best one speaks for a text."""
+    """Rank texts for a video; of several segments the best one speaks for a text.
+
+    `fingerprint` is the model's, under which the features of a bank are kept.
+    """
     if not texts:
         raise EmptyInputError("text", [0])
     found: list[TextHit] = []
-    for features in model.encode_texts(texts):
+    for features in encoded(model, texts, fingerprint, None):
         with torch.inference_mode():
             levels = model.score(features, video)
         total, segment = levels.total().max(1)

@@ -15,7 +15,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,17 +37,21 @@ if TYPE_CHECKING:  # costs torch
 logger = logging.getLogger(__name__)
 
 SAY_SECONDS = 5.0  # between two words about waiting
+NOTE_SECONDS = 1.0  # between two notes of how far the writer is
 _NO_LOCKS = {getattr(errno, name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP")}
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds the lock."""
+    """Who holds the lock, and how far it is with what it does."""
 
     pid: int
     host: str
     verb: str
     since: float  # seconds of the clock
+    what: str = ""
+    done: int = 0
+    total: int | None = None
 
     def __str__(self) -> str:
         """Name the process for a person."""
@@ -108,6 +112,37 @@ def is_being_written(path: str) -> bool:
         return False
 
 
+def holder(path: str) -> Holder | None:
+    """Read who holds the lock of a local index; None when nobody does, or it cannot be told."""
+    if not is_being_written(path):
+        return None
+    try:
+        return Holder(**json.loads(Path(path, HOLDER).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def noting(path: str, progress: "Progress | None") -> "Progress":
+    """Pass progress on, and note it now and then for whoever looks at the index meanwhile.
+
+    Only the process that holds the lock may use it.
+    """
+    noted = -NOTE_SECONDS
+
+    def report(what: str, done: int, total: int | None) -> None:
+        nonlocal noted
+        if time.monotonic() - noted >= NOTE_SECONDS:
+            noted = time.monotonic()
+            with contextlib.suppress(OSError, ValueError, TypeError):  # a note is only a comfort
+                held = Holder(**json.loads(Path(path, HOLDER).read_text()))
+                now = replace(held, what=what, done=done, total=total)
+                Path(path, HOLDER).write_text(json.dumps(asdict(now)))
+        if progress is not None:
+            progress(what, done, total)
+
+    return report
+
+
 @contextlib.contextmanager
 def making(path: str) -> Iterator[None]:
     """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
@@ -146,14 +181,14 @@ def _acquire(
             return True
         except Timeout:
             was_told, is_waiting = is_waiting, True
-            holder = _holder(path)
+            name = _holder_name(path)
             is_late = timeout is not None and time.monotonic() - began >= timeout
             if timeout is not None and is_late and (was_told or timeout <= 0):
-                raise IndexBusyError(path, holder, timeout) from None
-            logger.info("waiting for %s, which writes to %s", holder, path)
+                raise IndexBusyError(path, name, timeout) from None
+            logger.info("waiting for %s, which writes to %s", name, path)
             if progress is not None:
                 whole = None if timeout is None else round(timeout)
-                progress(f"waiting for {holder}", round(time.monotonic() - began), whole)
+                progress(f"waiting for {name}", round(time.monotonic() - began), whole)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 with writing(path):
@@ -162,8 +197,5 @@ def _acquire(
             return False
 
 
-def _holder(path: str) -> str:
-    try:
-        return str(Holder(**json.loads(Path(path, HOLDER).read_text())))
-    except (OSError, ValueError, TypeError):
-        return "another process"
+def _holder_name(path: str) -> str:
+    return str(holder(path) or "another process")

@@ -1,10 +1,13 @@
 // One video as a card: its picture, what it is called, which moment, and how sure that is.
 
-import { clock, isCalm, make, sentence, title } from "./dom.js";
+import { clock, isCalm, make, memory, sentence, title } from "./dom.js";
 
 const BEFORE = 1.5; // seconds that play before and after the best one
 const AFTER = 3;
 const FLIP_MS = 450;
+const NARROWEST = 9 / 16; // width by height that a card can have; what is beyond is cut
+const WIDEST = 2.4;
+const REMEMBERED = 1000; // shapes of videos that this browser has shown
 
 // The sharp picture is asked for when its card comes near the screen; until then, and where there
 // is none, the small one of the index stands in.
@@ -16,6 +19,17 @@ const nearby = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px" });
 
+// A card has the shape of its video. The index does not know it, the first picture does; the browser
+// remembers it, so that cards do not move when they are shown again.
+const shapes = new Map(memory.get("shapes", []));
+
+function reshape(thumb, hit, picture) {
+  const shape = Math.min(WIDEST, Math.max(NARROWEST, picture.naturalWidth / picture.naturalHeight)).toFixed(3);
+  if (shapes.get(hit.video) === shape) return;
+  shapes.set(hit.video, shape);
+  memory.set("shapes", [...shapes].slice(-REMEMBERED));
+  thumb.closest("li")?.style.setProperty("--shape", shape);
+}
 
 export function matchWord(hit) {
   if (!hit.match) return null;
@@ -25,11 +39,11 @@ export function matchWord(hit) {
 // A still picture that plays while somebody points at it. Where the browser cannot play the file,
 // the frames that the model saw are shown one after another.
 export function picture(hit) {
-  const behind = make("img", { class: "behind", src: hit.poster, alt: "", loading: "lazy", decoding: "async" });
+  const behind = make("img", { class: "behind", src: hit.poster, alt: "", loading: "lazy", decoding: "async" }); // until the sharp one is there
   const still = make("img", { class: "still", alt: "", decoding: "async" });
   const thumb = make("div", { class: "thumb" }, behind, still);
   thumb.sharpen = () => { still.src = hit.thumbnail; };
-  still.addEventListener("load", () => thumb.classList.add("sharp"));
+  still.addEventListener("load", () => { reshape(thumb, hit, still); thumb.classList.add("sharp"); }, { once: true });
   nearby.observe(thumb);
   if (hit.media_type.startsWith("image/") && hit.media_type !== "image/gif") {
     thumb.play = () => {};
@@ -110,7 +124,7 @@ export function card(hit, { href, open, unfold }) {
     make("h3", { title: hit.path }, link),
     make("p", { class: "facts" }, ...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])))));
   article.hit = hit;
-  const place = make("li", {}, article);
+  const place = make("li", { style: shapes.has(hit.video) ? { "--shape": shapes.get(hit.video) } : {} }, article);
   return place;
 }
 

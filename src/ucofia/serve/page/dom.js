@@ -57,8 +57,8 @@ export function bytes(n) {
 export const percent = (share) => `${Math.min(99, Math.max(1, Math.round(share * 100)))} %`;
 export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 export const fileName = (path) => path.split(/[\\/]/).pop();
-// A file's name as a title: no suffix, spaces for what stands for spaces.
-export const title = (path) => fileName(path).replace(/\.[^.]{1,5}$/, "").replace(/[_]+/g, " ").trim() || fileName(path);
+// A file's name as a title: no suffix, spaces for what stands for spaces; the dashes of a date stay.
+export const title = (path) => fileName(path).replace(/\.[^.]{1,5}$/, "").replace(/_+|(?<=\p{L})-+(?=\p{L})/gu, " ").trim() || fileName(path);
 export const folderName = (path) => path.slice(0, path.length - fileName(path).length - 1) || "/";
 export const plural = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 export const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -111,7 +111,8 @@ function showAdd(info) {
   const head = info.videos ? "Add videos" : "Add your first videos";
   const said = make("p", { class: "wrong", role: "alert" });
   if (!info.can_index) {
-    $("add").replaceChildren(make("h2", {}, head), make("p", {}, "Run this in a terminal; new videos appear here by themselves."), make("code", {}, "ucofia index ~/Videos"));
+    $("add").replaceChildren(make("h2", {}, head), make("p", {}, "Run this in a terminal; new videos appear here by themselves."), make("code", {}, "ucofia index ~/Videos"),
+      make("p", { class: "aside" }, "With ", make("code", {}, "ucofia serve --allow-index ~/Videos"), " they can be added from this page."));
     return;
   }
   const [first] = info.index_folders;
