@@ -2,9 +2,9 @@
 
     python scripts/make_pictures.py CLIPS [--work DIR] [--out docs/img]
 
-CLIPS is a folder of videos for the pictures of the page; evidence and hits show the clips of
-`ucofia demo`. Indexes are kept in DIR, so a second run is quick; an index of another starter is
-made again. Needs Chromium and playwright, as `make test-browser` installs them.
+CLIPS is a folder of videos for the pictures of the page, whose index is kept in DIR; evidence and
+hits show the clips of `ucofia demo`, with its index. An index of another starter is made again.
+Needs Chromium and playwright, as `make test-browser` installs them.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from ucofia.errors import ModelMismatchError
 from ucofia.index.index import Index
 from ucofia.index.results.pictures import contact_sheet
 from ucofia.index.storage.store import exists
+from ucofia.package_files import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path(tempfile.gettempdir(), "ucofia-pictures")
@@ -42,8 +43,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "img")
     arguments = parser.parse_args()
     work, out = arguments.work, arguments.out
-    demo.fetch(work / "demo")
-    shown = indexed(work / "demo.index", work / "demo")
+    demo.fetch(cache_folder() / "demo" / "clips")
+    shown = indexed(cache_folder() / "demo" / "index", cache_folder() / "demo" / "clips")
     shown.search(WHY, top=1)[0].explain().save(out / "why.png")
     contact_sheet({text: shown.search(text, top=3) for text in GOOD}, out / "starter-good.png")
     contact_sheet({text: shown.search(text, top=3) for text in BAD}, out / "starter-bad.png")

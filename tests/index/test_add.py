@@ -1,6 +1,7 @@
 """Files into an index: what is skipped, recognised, forgotten and reported."""
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -273,6 +274,18 @@ def test_progress_counts_every_file(index: Index, videos: Path) -> None:
     index.add(videos, progress=lambda *call: calls.append(call))
     assert calls[:2] == [("looking for videos", 0, None), ("indexing", 0, 3)]
     assert calls[-2:] == [("indexing", 3, 3), ("preparing search", 0, None)]
+
+
+def test_progress_tells_how_far_a_long_video_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "LONG_SECONDS", 2.0)
+    clip(tmp_path / "videos" / "film.mp4", ["red", "green", "blue"], seconds_each=1.0)
+    index = Index.create(tmp_path / "index", colour_model(), segment=1.0)
+    said: list[str] = []
+    index.add(tmp_path / "videos", progress=lambda what, *_: said.append(what))
+    assert any(re.fullmatch(r"indexing film\.mp4, 0:0\d of 0:0[23]", what) for what in said)
+    assert said[-2:] == ["indexing", "preparing search"]
 
 
 def test_an_interrupt_during_the_second_clip_keeps_the_first(

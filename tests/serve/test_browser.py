@@ -425,7 +425,7 @@ def test_the_first_page_shows_what_another_process_adds(
         film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)
         Index.open(index.path, scene_model()).add(tmp_path / "videos")
         page.wait_for_selector(".card h3:has-text('sea')")
-        assert page.locator("#job").is_hidden()
+        page.wait_for_selector("#job", state="hidden")  # it does not go stale
 
 
 def test_the_first_page_shows_how_far_another_process_is(
@@ -471,6 +471,8 @@ def test_on_a_phone_and_in_the_dark(visit: Callable[..., Page]) -> None:
     assert box["y"] + box["height"] < 844  # the first hit, all of it, without scrolling
     assert not page.locator("#under").is_visible()
     page.click("#filter-open")
+    widths = [page.locator(name).bounding_box()["width"] for name in ("#length", "#not")]
+    assert widths[0] == widths[1] > 300
     page.select_option("#length", "0-60")
     page.wait_for_selector("#filter-open:has-text('Filters (1)')")
     page.click("#filter-done")

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from scenes import HERE
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
+from ucofia.serve.files import Files
 from ucofia.serve.settings import ServeSettings
-from ucofia.serve.thumbnails import _Disk, sharpness
+from ucofia.serve.thumbnails import Thumbnails, _Disk, sharpness
 from ucofia.video.write_video import write_mp4
 
 SIZE = (480, 854)  # higher than wide would do as well: not a square
@@ -60,6 +62,24 @@ def test_a_thumbnail_has_the_shape_of_its_video_and_is_kept(
     assert kept.read_bytes() == response.content
     etag = {"If-None-Match": response.headers["etag"]}
     assert client.get(address, headers=etag).status_code == 304
+
+
+def test_a_picture_that_nobody_waits_for_any_more_can_be_asked_for_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(folder / "red.mp4")
+    info = next(iter(index.collection().segments))
+    thumbnails = Thumbnails(Files(), None, disk_bytes=1 << 20)
+    try:
+        first = thumbnails.picture(info, 0.1, "small")
+        assert isinstance(first, Future) and first.cancel()
+        again = thumbnails.picture(info, 0.1, "small")
+        assert isinstance(again, Future)
+        made = again.result(timeout=120)
+        assert made is not None and made.startswith(b"\xff\xd8")
+    finally:
+        thumbnails.close()
 
 
 def test_the_sharp_frame_nearby_is_chosen(client: TestClient) -> None:

@@ -25,6 +25,7 @@ from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.stopwatch import Stopwatch
+from ucofia.timecode import clock
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.limits import Limits
@@ -37,6 +38,7 @@ COMMIT_ROWS = 512
 ENCODE_CLIPS = 8  # at most at once
 ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
 LOOKED_AT = 500  # files found between two reports of progress
+LONG_SECONDS = 300.0  # of a longer video, progress tells how far it is
 # Longer videos come part by part, so that their frames never lie in memory together.
 PART_SEGMENTS = 60
 HASH_THREADS = 2
@@ -171,6 +173,7 @@ class _Run:
         self._failures: dict[str, KnownFailure] = {}
         self._committed_at = time.monotonic()
         self._done = 0
+        self._within = ""  # how far the long video is that is being encoded
         self._say()
 
     def requests(self) -> Iterator[Request]:
@@ -239,6 +242,7 @@ class _Run:
                 encoded = list(encode.rows(self.model, clips))  # type: ignore[arg-type]
             if time.monotonic() - began < ENCODE_SECONDS:
                 self._batch = min(ENCODE_CLIPS, 2 * self._batch)
+            self._within = _moment(*some[-1])
             for (path, *_, clip), row in zip(some, encoded, strict=True):
                 self._keep(path, clip, row)
             for path in [path for path, opened in self._open.items() if opened.is_complete]:
@@ -401,7 +405,13 @@ class _Run:
 
     def _say(self) -> None:
         if self.progress is not None:
-            self.progress("indexing", self._done, self.total)
+            self.progress(f"indexing{self._within}", self._done, self.total)
+
+
+def _moment(path: str, _number: int, duration_seconds: float, clip: Clip) -> str:
+    if duration_seconds < LONG_SECONDS or clip.end_second >= duration_seconds:
+        return ""
+    return f" {os.path.basename(path)}, {clock(clip.end_second)} of {clock(duration_seconds)}"
 
 
 def _digest(path: str) -> str:

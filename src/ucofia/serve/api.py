@@ -206,7 +206,9 @@ class Api:
     async def thumbnail(self, info: SegmentInfo, second: float, size: Size) -> bytes | None:
         """Make a picture near a moment; None where the file gives none."""
         made = await asyncio.to_thread(self.thumbnails.picture, info, second, size)
-        return made if isinstance(made, bytes) else await asyncio.wrap_future(made)
+        if isinstance(made, bytes):
+            return made
+        return await asyncio.shield(asyncio.wrap_future(made))  # others may wait for it, too
 
     async def index(self, wanted: schema.IndexRequest) -> schema.JobOut:
         """Add files below the folders that the server was started with. Off by default."""

@@ -113,7 +113,7 @@ class Thumbnails:
         return found
 
     def _keep(self, key: str, done: "Future[bytes | None]") -> None:
-        made = done.result()
+        made = None if done.cancelled() else done.result()
         with self._lock:
             self._pending.pop(key, None)
             if made is not None:
