@@ -6,7 +6,7 @@ file of others. Nothing is ever silently kept from initialisation.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,12 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _untrained(backbone: Backbone, config: ModelConfig | None) -> Model:
-    return Model(backbone, config or zero_shot(backbone.describe()["family"]))
+    if config is None:
+        config = zero_shot(backbone.describe()["family"])
+        most = getattr(backbone, "positions", None)  # of the text tower, where there is a limit
+        if most is not None and most < config.words:
+            config = replace(config, words=most)
+    return Model(backbone, config)
 
 
 def _pretrained(name: str) -> Backbone:

@@ -1,5 +1,7 @@
 """Every family of transformers says here what it says there, and serves every part above it."""
 
+import json
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,12 @@ from ucofia import checkpoint
 from ucofia.encode import families
 from ucofia.encode.fast_tokenizer import FastTokenizer
 from ucofia.encode.siglip import SiglipBackbone
-from ucofia.errors import CheckpointError, SettingError, TextCutWarning
+from ucofia.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    SettingError,
+    TextCutWarning,
+)
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.presets import CLIP4CLIP_SEQ, CLIP_STRAIGHT, UCOFIA
@@ -109,10 +116,9 @@ def test_a_folder_is_loaded_saved_and_loaded_again(tmp_path: Path, family: str) 
     again = checkpoint.load(tmp_path / "ours")
     assert again.fingerprint() == model.fingerprint()
     assert again.backbone.describe()["family"] == family
-    if family != "clip":
-        with torch.no_grad():
-            one, other = (m.encode_text(m.tokenize(TEXTS)) for m in (model, again))
-        assert torch.equal(one.words, other.words)
+    with torch.no_grad():
+        one, other = (m.encode_text(m.tokenize(TEXTS)) for m in (model, again))
+    assert torch.equal(one.words, other.words)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -129,6 +135,77 @@ def test_each_indexes_and_searches_with_its_own_zero_shot_parts(
     (together, _) = index.search_many(["a red dog", "two people sing on the blue water"], top=2)
     assert [hit.path for hit in alone] == [hit.path for hit in together]
     assert alone[0].explain().words
+
+
+@pytest.mark.parametrize("family", ["clip", *FAMILIES])
+def test_a_short_text_tower_gets_texts_that_it_can_read(tmp_path: Path, family: str) -> None:
+    folder, _ = towers.folder(family, tmp_path)
+    model = checkpoint.load(folder)  # whose zero-shot parts read 32 or 64 tokens elsewhere
+    assert model.config.words == towers.LENGTH
+    with torch.no_grad(), pytest.warns(TextCutWarning):
+        assert model.encode_text(model.tokenize(["a dog runs " * 20])).sentence.isfinite().all()
+
+
+def test_a_large_folder_in_pieces_is_one_model(tmp_path: Path) -> None:
+    model_class, config = towers.configs()["siglip"]
+    theirs = model_class(config).eval()
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    towers.tokenizer("siglip").save_pretrained(tmp_path)
+    pieces = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(pieces) > 2
+    found = checkpoint.load(tmp_path).backbone.state_dict()
+    for name, tensor in theirs.state_dict().items():
+        part, _, rest = name.partition(".")
+        ours = {"text_model": "text", "vision_model": "vision"}.get(part)
+        if ours is not None:
+            assert torch.equal(found[f"{ours}.{rest}"], tensor)
+    pieces[1].unlink()
+    with pytest.raises(CheckpointError, match=pieces[1].name):
+        checkpoint.load(tmp_path)
+
+
+def test_folders_with_something_wrong_say_what(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = towers.folder("siglip", tmp_path / "siglip")
+    capfd.readouterr()
+
+    def refused(name: str, match: str, error: type[Exception] = CheckpointError) -> None:
+        with pytest.raises(error, match=match):
+            checkpoint.load(tmp_path / name)
+        assert capfd.readouterr().err == ""  # no report of the library beside the error
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(folder, tmp_path / name))
+
+    (copy("no-tokenizer") / "tokenizer.json").unlink()
+    refused("no-tokenizer", r"there is no tokenizer\.json in it; copy it from")
+    (copy("bad-tokenizer") / "tokenizer.json").write_text("{}")
+    refused("bad-tokenizer", "transformers cannot read it")
+    (copy("no-weights") / "model.safetensors").unlink()
+    refused("no-weights", r"no file named model\.safetensors")
+    weights = copy("cut") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refused("cut", "SafetensorError")
+
+    def rewritten(name: str, **changed: Any) -> None:
+        config = copy(name) / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+
+    rewritten("other-family", model_type="clip")
+    refused("other-family", "missing: .*class_embedding.*misshapen: ", CheckpointMismatchError)
+    rewritten("half", model_type="siglip_vision_model")
+    refused("half", "describes a 'siglip_vision_model' model; backbones are clip")
+    text = {**towers.TEXT, "num_attention_heads": 5}
+    rewritten("no-heads", text_config=text)
+    refused("no-heads", "heads")
+
+
+def test_a_clip_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    config = towers.CLIPConfig(text_config=towers.TEXT | towers.ENDS, vision_config=towers.SQUARE)
+    towers.CLIPModel(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="knows 18 tokens and CLIP's tokenizer has 49408"):
+        checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -39,6 +39,7 @@ VISION = {
 }
 SQUARE = {**VISION, "image_size": 32}
 ENDS = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+CLIP_ENDS = {"bos_token_id": 49406, "eos_token_id": 49407, "vocab_size": 49408}
 
 
 def configs() -> dict[str, tuple[Any, Any]]:
@@ -47,7 +48,7 @@ def configs() -> dict[str, tuple[Any, Any]]:
     return {
         "clip": (
             CLIPModel,
-            CLIPConfig(projection_dim=12, text_config=TEXT | ENDS, vision_config=SQUARE),
+            CLIPConfig(projection_dim=12, text_config=TEXT | CLIP_ENDS, vision_config=SQUARE),
         ),
         "metaclip2": (
             MetaClip2Model,

@@ -16,6 +16,7 @@ from transformers import CLIPConfig, CLIPModel
 from ucofia.encode import hub, tokenizer
 from ucofia.encode.clip_vision import MEAN, STD
 from ucofia.encode.vision_blocks import run_blocks, unpacked
+from ucofia.errors import CheckpointError
 from ucofia.types import PixelSpec, TextBatch
 
 
@@ -49,12 +50,21 @@ class ClipBackbone(nn.Module):
     def from_pretrained(cls, name: str) -> "ClipBackbone":
         """Load a transformers folder or hub name; a tensor too few or too many is an error."""
         towers = hub.read_towers(cls.model_class, name)
+        known = int(towers.config.text_config.vocab_size)
+        if known < tokenizer.vocabulary_size():
+            problem = f"its text tower knows {known} tokens and CLIP's tokenizer has "
+            raise CheckpointError(name, f"{problem}{tokenizer.vocabulary_size()}")
         return cls(towers.config, towers)
 
     @classmethod
     def from_description(cls, values: Mapping[str, Any], folder: Path) -> "ClipBackbone":
         """Build the towers from plain values, with fresh weights."""
         return cls.from_geometry(values["config"])
+
+    @property
+    def positions(self) -> int:
+        """How many tokens of a text the tower reads."""
+        return int(self.config.text_config.max_position_embeddings)
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights."""

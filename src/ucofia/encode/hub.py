@@ -7,6 +7,7 @@ error.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.logging import disable_progress_bar
 
 from ucofia.encode.fast_tokenizer import FastTokenizer, Padding
-from ucofia.errors import CheckpointMismatchError, HubError
+from ucofia.errors import CheckpointError, CheckpointMismatchError, HubError
 
 _PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _REPORTED = ("missing", "unexpected", "mismatched")
 
 
@@ -33,7 +35,10 @@ def read_towers(model_class: Any, name: str) -> Any:
     disable_progress_bar()  # the library draws nothing
     with _quiet(name):
         towers, report = model_class.from_pretrained(
-            name, dtype=torch.float32, output_loading_info=True
+            name,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are reported, and refused below
         )
     lists = [sorted(map(str, report[f"{kind}_keys"])) for kind in _REPORTED]
     if any(lists):
@@ -43,6 +48,10 @@ def read_towers(model_class: Any, name: str) -> Any:
 
 def read_tokenizer(name: str, *, positions: int) -> FastTokenizer:
     """Load the tokenizer of a folder or hub name, with how its model wants padding."""
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / one).is_file() for one in _TOKENIZERS):
+        problem = f"there is no {_TOKENIZERS[0]} in it; copy it from where the weights came from"
+        raise CheckpointError(name, problem)
     with _quiet(name):
         found: Any = None
         # A class of its own may add to tokenizer.json; the plain one means it as it is.
@@ -62,16 +71,21 @@ def read_tokenizer(name: str, *, positions: int) -> FastTokenizer:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Turn failures into one error, and keep back what the hub's library logs about retries."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Turn failures into one error, and keep back what the libraries log about them."""
+    loggers = [logging.getLogger(library) for library in ("huggingface_hub", "transformers")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     except CheckpointMismatchError:
         raise
     except Exception as error:  # transformers raises what its parsers raise on a damaged file
-        problem = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise HubError(name, problem) from error
+        said = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])[:300]
+        problem = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        if Path(name).is_dir():
+            raise CheckpointError(name, f"transformers cannot read it ({problem})") from error
+        raise HubError(name, said or problem) from error
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

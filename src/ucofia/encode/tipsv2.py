@@ -54,6 +54,11 @@ class Tipsv2Backbone(nn.Module):
             config, FastTokenizer.from_folder(folder, values["padding"], positions=positions)
         )
 
+    @property
+    def positions(self) -> int:
+        """How many tokens of a text the tower reads."""
+        return int(self.config.text_config.max_position_embeddings)
+
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights."""
         return {

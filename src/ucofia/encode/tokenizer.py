@@ -53,6 +53,11 @@ def clean(text: str) -> str:
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
 
 
+def vocabulary_size() -> int:
+    """How many tokens a text tower must know."""
+    return int(_tokenizer().get_vocab_size())
+
+
 def tokenize(
     texts: Sequence[str], *, length: int, pad_to_length: bool
 ) -> tuple[TextBatch, list[int]]:
