@@ -83,3 +83,42 @@ def test_all_pairs_are_scored_as_on_one_machine(ray_local: None) -> None:
     assert told[-1] == len(texts)
     for name, values in expected.items():
         assert found[name] == pytest.approx(values, abs=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["t2v", "v2t"])
+def test_a_bank_is_swept_by_tasks_as_on_one_machine(
+    ray_local: None, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    import numpy as np
+
+    from ucofia.cluster import evaluate
+    from ucofia.evaluate.matrix_report import Settings, score
+    from ucofia.similarity.normalise import solve
+    from ucofia.similarity.stream import Blocks
+
+    rng = np.random.default_rng(0)
+    bank = rng.normal(size=(301, 40)).astype(np.float32) * 9
+    bank = bank if direction == "t2v" else bank.T  # rows are queries; memory is as it was
+    expected = solve(bank, iterations=6)
+    same = solve(bank, iterations=6, stepper=evaluate.cluster_stepper)
+    assert np.array_equal(same.candidate_bias, expected.candidate_bias)  # small: swept here
+
+    monkeypatch.setattr(evaluate, "SWEPT_FROM", 1000)
+    read: list[tuple[int, int]] = []
+    plain = Blocks(301, 40, lambda a, b: (bank if direction == "t2v" else bank.T)[a:b])
+    noted = Blocks(301, 40, lambda a, b: read.append((a, b)) or plain.read(a, b))
+    found = solve(
+        noted if direction == "t2v" else noted.T,
+        iterations=6,
+        stepper=evaluate.cluster_stepper,
+    )
+    assert (0, 150) in read and (150, 301) in read  # two processors, half of the rows each
+    np.testing.assert_allclose(found.candidate_bias, expected.candidate_bias, atol=1e-4)
+    np.testing.assert_allclose(found.query_potential, expected.query_potential, atol=1e-4)
+    assert found.iterations == expected.iterations
+
+    scores = {"a": rng.normal(size=(40, 40)) * 9, "b": rng.normal(size=(40, 40)) * 9}
+    plain_lines = score(scores, settings=Settings(normalise=["sinkhorn"])).lines
+    settings = Settings(normalise=["sinkhorn"], stepper=evaluate.cluster_stepper)
+    for one, other in zip(plain_lines, score(scores, settings=settings).lines, strict=True):
+        assert one.ranks.tolist() == other.ranks.tolist()

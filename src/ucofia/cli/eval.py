@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.registry import OpenedData
     from ucofia.datasets.types import Dataset
     from ucofia.evaluate.benchmark import Evaluation, Options
-    from ucofia.evaluate.gallery import LevelScorer
+    from ucofia.evaluate.gallery import Engine
     from ucofia.model import Model
     from ucofia.types import Progress
 
@@ -81,9 +81,9 @@ def evaluate(
         known, frames, options = with_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
-        with _scorer(cluster) as scorer:
+        with _engine(cluster) as engine:
             found = evaluation.evaluate(
-                loaded, known, frames, options=options, scorer=scorer, progress=progress
+                loaded, known, frames, options=options, engine=engine, progress=progress
             )
     if out is None and Path(model).is_dir():
         out = Path(model) / f"eval-{dataset}-{split}"
@@ -92,17 +92,17 @@ def evaluate(
 
 
 @contextmanager
-def _scorer(cluster: str | None) -> "Iterator[LevelScorer]":
-    """What scores all pairs: this process, or a cluster if one is named."""
+def _engine(cluster: str | None) -> "Iterator[Engine]":
+    """Where it is computed: in this process, or on a cluster if one is named."""
     if cluster is None:
-        from ucofia.evaluate.gallery import level_scores
+        from ucofia.evaluate.gallery import HERE
 
-        yield level_scores
+        yield HERE
         return
-    from ucofia.cluster.evaluate import scoring
+    from ucofia.cluster.evaluate import connected_engine
 
-    with scoring(cluster) as scorer:
-        yield scorer
+    with connected_engine(cluster) as engine:
+        yield engine
 
 
 def _report(

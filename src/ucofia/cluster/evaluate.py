@@ -1,13 +1,15 @@
-"""`eval --cluster`: every text against every video, blocks of texts as Ray tasks.
+"""`eval --cluster`: every text against every video, and sweeps over banks, as Ray tasks.
 
-A block is scored by the function that scores all of them on one machine; a task whose machine
-dies is run again by Ray.
+A block of texts is scored by the function that scores all of them on one machine. A sweep of
+Sinkhorn-Knopp over a large bank is a task for each block of its rows, and one reduction of the
+length of its columns. A task whose machine dies is run again by Ray.
 """
 
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,20 +17,22 @@ import numpy as np
 from ucofia import scratch_array
 from ucofia.cluster import connect, tasks
 from ucofia.errors import TextCutWarning
-from ucofia.evaluate.gallery import LevelScorer, level_scores
+from ucofia.evaluate.gallery import Engine, level_scores
 from ucofia.index.search.collection import Collection
 from ucofia.model import Model
+from ucofia.similarity.stream import Blocks, Step, blocks_of, stepper, sweep, together
 from ucofia.types import Progress
 
 TEXTS_PER_TASK = 256
 BLOCKS_PER_SLOT = 4  # so that none waits long for the last
+SWEPT_FROM = 2**24  # scores; a sweep over fewer costs less than handing it out
 
 
 @contextmanager
-def scoring(address: str) -> Iterator[LevelScorer]:
-    """Lend a function that scores on a cluster what `level_scores` scores here."""
+def connected_engine(address: str) -> Iterator[Engine]:
+    """Lend what computes on a cluster what is else computed here."""
     with connect.connected(address):
-        yield cluster_scores
+        yield Engine(cluster_scores, cluster_stepper)
 
 
 def cluster_scores(
@@ -68,3 +72,27 @@ def _block(
     cuts = [w.message for w in caught if isinstance(w.message, TextCutWarning)]
     rows = [row for cut in cuts for row in cut.rows]
     return scores, (rows, cuts[0].words) if cuts else None
+
+
+def cluster_stepper(blocks: Blocks, *, scale: float, memory_bytes: int) -> Step:
+    """Sweep over blocks of rows as tasks; a small matrix is swept here.
+
+    The scores go to the cluster's memory once, each sweep sends potentials of the columns only.
+    """
+    parts = min(connect.slots(gpus=0), blocks.rows)
+    if parts < 2 or blocks.rows * blocks.columns < SWEPT_FROM:
+        return stepper(blocks, scale=scale, memory_bytes=memory_bytes)
+    ray = connect.ray()
+    edges = np.linspace(0, blocks.rows, parts + 1).astype(int).tolist()
+    there = [ray.put(np.ascontiguousarray(blocks.read(*edge))) for edge in pairwise(edges)]
+    task = ray.remote(num_cpus=1, max_retries=tasks.RETRIES)(_swept)
+
+    def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        potentials = ray.put(column)
+        return together(ray.get([task.remote(part, potentials, scale) for part in there]))
+
+    return step
+
+
+def _swept(part: np.ndarray, column: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    return sweep(blocks_of(part), column, scale=scale)

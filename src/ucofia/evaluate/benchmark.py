@@ -21,12 +21,12 @@ from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
-    LevelScorer,
+    HERE,
+    Engine,
     SearchCheck,
     check_search,
     counting_cuts,
     gallery,
-    level_scores,
     level_weights,
 )
 from ucofia.evaluate.matrix_report import (
@@ -39,6 +39,7 @@ from ucofia.evaluate.matrix_report import (
 )
 from ucofia.index.search.collection import Collection
 from ucofia.model import Model
+from ucofia.similarity.stream import Stepper
 from ucofia.types import Progress
 
 
@@ -119,7 +120,7 @@ def evaluate(
     frames: FrameSource,
     *,
     options: Options | None = None,
-    scorer: LevelScorer = level_scores,
+    engine: Engine = HERE,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Rank a split both ways, raw and normalised, level by level.
@@ -131,7 +132,8 @@ def evaluate(
         dataset: The data set; `options.split` of it is tested, `options.bank` normalises.
         frames: Where frames (or features, or stored tokens) come from.
         options: What is evaluated and how much of it; the test split with all normalisations.
-        scorer: Scores all pairs; this process, or a cluster (`cluster.evaluate.scoring`).
+        engine: Scores all pairs and sweeps over banks: this process, or a cluster
+            (`cluster.evaluate.connected_engine`).
         progress: Told about every stage.
 
     Returns:
@@ -157,7 +159,7 @@ def evaluate(
     with clock("encoding videos"):
         collection = encoded(split, progress=progress)
     with clock("scoring"), counting_cuts() as cut:
-        scores = scorer(model, texts, collection, split.name, progress=progress)
+        scores = engine.score(model, texts, collection, split.name, progress=progress)
     with counting_cuts():
         with clock("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
@@ -165,10 +167,12 @@ def evaluate(
             banks: dict[Direction, LevelScores] = {}
             if bank is not None:
                 taken = _bank(bank, options)
-                banks = _bank_scores(scorer, model, texts, collection, taken, encoded, progress)
+                banks = _bank_scores(engine, model, texts, collection, taken, encoded, progress)
     with clock("ranking"):
         weights = dict(zip(scores, level_weights(model), strict=True))
-        ranked = rank_all(scores, truth, banks, weights, options, progress)
+        ranked = rank_all(
+            scores, truth, banks, weights, options, stepper=engine.stepper, progress=progress
+        )
     return Evaluation(
         dataset=dataset.name,
         split=split,
@@ -197,6 +201,8 @@ def rank_all(
     banks: Mapping[Direction, LevelScores],
     weights: Mapping[str, float],
     options: Options,
+    *,
+    stepper: Stepper = HERE.stepper,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Rank each subset of the levels: all of them under every normalisation, others under two."""
@@ -206,7 +212,12 @@ def rank_all(
     for done, subset in enumerate(subsets, 1):
         kept = [n for n in options.normalise if subset == names or n in ("none", "sinkhorn")]
         # Scores come with the learned scale: logits, which the index balances as they are.
-        settings = Settings(normalise=kept, temperature=1.0, weights=weights)  # type: ignore[arg-type]
+        settings = Settings(
+            normalise=kept,  # type: ignore[arg-type]
+            temperature=1.0,
+            weights=weights,
+            stepper=stepper,
+        )
         report = score(
             {name: scores[name] for name in subset},
             truth=truth,
@@ -246,7 +257,7 @@ def _bank(split: Split, options: Options) -> BankPart:
 
 
 def _bank_scores(
-    scorer: LevelScorer,
+    engine: Engine,
     model: Model,
     texts: Sequence[str],
     collection: Collection,
@@ -258,11 +269,11 @@ def _bank_scores(
     banks: dict[Direction, LevelScores] = {}
     if bank.texts:
         name = "the bank's texts"
-        banks["t2v"] = scorer(model, bank.texts, collection, name, progress=progress)
+        banks["t2v"] = engine.score(model, bank.texts, collection, name, progress=progress)
     if bank.videos.videos:
         others = encoded(bank.videos, progress=progress)
         name = "the bank's videos"
-        banks["v2t"] = scorer(model, texts, others, name, progress=progress)
+        banks["v2t"] = engine.score(model, texts, others, name, progress=progress)
     return banks
 
 

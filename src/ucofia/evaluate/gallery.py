@@ -23,6 +23,7 @@ from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.scoring import queries
 from ucofia.index.search.scoring import score as search_scores
 from ucofia.model import Model
+from ucofia.similarity.stream import Stepper, stepper
 from ucofia.types import Progress, VideoFeatures
 
 VIDEOS_AT_ONCE = 64
@@ -55,6 +56,14 @@ class LevelScorer(Protocol):
         progress: Progress | None = None,
     ) -> dict[str, np.ndarray]:
         """Return one matrix per level, texts by videos."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where an evaluation computes: in this process, or on a cluster."""
+
+    score: LevelScorer
+    stepper: Stepper
 
 
 def gallery(
@@ -97,7 +106,7 @@ def gallery(
         if some is None:  # another process has one video more
             continue
         with torch.inference_mode():
-            parts.append(_stored(model.encode_video(some.videos.to(model.device)).to("cpu")))
+            parts.append(stored(model.encode_video(some.videos.to(model.device)).to("cpu")))
         rows += some.rows
         if progress:
             progress(f"encoding videos of {split.name}", len(rows), share)
@@ -133,6 +142,9 @@ def level_scores(
     return found
 
 
+HERE = Engine(level_scores, stepper)
+
+
 def check_search(
     model: Model,
     texts: Sequence[str],
@@ -163,7 +175,7 @@ def level_weights(model: Model) -> list[float]:
     return [level.weight for level in model.config.levels]
 
 
-def _stored(features: VideoFeatures) -> VideoFeatures:
+def stored(features: VideoFeatures) -> VideoFeatures:
     """Round as an index does."""
     return replace(
         features,

@@ -31,6 +31,7 @@ from ucofia.similarity.normalise import (
     querybank,
     solve,
 )
+from ucofia.similarity.stream import Stepper, stepper
 
 Direction = Literal["t2v", "v2t"]
 Normalisation = Literal["none", "sinkhorn", "dual-softmax", "inverted-softmax", "querybank"]
@@ -53,6 +54,7 @@ class Settings:
     start: Start = "paper"
     at: Sequence[int] = (1, 5, 10)
     weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
+    stepper: Stepper = stepper  # who sweeps over a bank: this process, or a cluster
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def _sinkhorn(banks: LevelScores, settings: Settings) -> tuple[np.ndarray, float
             iterations=settings.iterations,
             temperature=settings.temperature or 1.0,
             start=settings.start,
+            stepper=settings.stepper,
         )
         for bank in banks.values()
     ]

@@ -28,6 +28,7 @@ from ucofia.errors import MatrixError, SettingError
 from ucofia.similarity.stream import (
     Blocks,
     Step,
+    Stepper,
     blocks_of,
     log_sum_columns,
     log_sum_rows,
@@ -65,6 +66,7 @@ def solve(
     start: Start = "paper",
     tolerance: float = 1e-5,
     memory_bytes: int = MEMORY_BYTES,
+    stepper: Stepper = stepper,
     progress: Progress | None = None,
 ) -> Solution:
     """Balance a bank, and return the bias that makes its candidates equally likely.
@@ -72,7 +74,7 @@ def solve(
     Stops after `iterations`, or before when the residual is within `tolerance`. `start` says where
     from: the paper's Algorithm 1 begins with the queries, the authors' code with the candidates;
     both end at the same point. A copy of the bank is kept when it fits `memory_bytes`; otherwise
-    the bank is read once per iteration and twice more.
+    the bank is read once per iteration and twice more. `stepper` says who sweeps.
     """
     _require_settings(iterations, temperature)
     blocks = blocks_of(bank)

@@ -16,7 +16,7 @@ natural logarithms of `exp(scale * score)`, in double precision whatever the sco
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -31,6 +31,14 @@ LOST_BELOW = {FLOAT32: 1e-25, FLOAT64: 1e-290}
 TRUSTED_NATS = 20.0  # how far potentials may move before the kept exponentials are made again
 
 Step = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """Makes what sweeps over a matrix, here or on a cluster."""
+
+    def __call__(self, blocks: "Blocks", *, scale: float, memory_bytes: int) -> Step:
+        """Return a step: potentials of the columns in, those of rows and columns out."""
 
 
 @dataclass(frozen=True)
