@@ -4,8 +4,8 @@
 
 CPU seconds of one thread on synthetic segments that are small (3 frames, 12 patches, width 128),
 so that a million of them fit a disk (4 GB). Beside each value stands the exponent since the size
-before: 1 is linear, 0 is constant. "one more" is the preview after one segment came: it is written
-whole, but only that segment is summarised.
+before: 1 is linear, 0 is constant. "one more" is the preview after one segment came, "1 % more"
+after as many as that came at once; without the lock of an index all of it is copied.
 """
 
 import argparse
@@ -57,9 +57,14 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     flat = words.reshape(-1, clustered.WIDTH)
     texts = {"video": sentences, "frame": sentences, "patch": flat}
     place = folder / f"preview{count}"
-    fewer = collection.rows(np.arange(count - 1))
-    made = seconds(lambda: previews.save(fewer, texts, place))
-    more = seconds(lambda: previews.save(collection, texts, place))
+    some_more = max(2, count // 100)
+    few, fewer = (collection.rows(np.arange(count - n)) for n in (some_more, 1))
+    made = seconds(lambda: previews.save(few, texts, place))
+    apart = folder / f"apart{count}"
+    previews.save(few, texts, apart)
+    copied = seconds(lambda: previews.save(fewer, texts, apart))
+    many = seconds(lambda: previews.save(fewer, texts, place, is_alone=True))
+    more = seconds(lambda: previews.save(collection, texts, place, is_alone=True))
     preview = previews.load(place, collection)
     assert preview is not None
     matches = np.linspace(0, count - 1, BATCH).astype(int)
@@ -77,7 +82,9 @@ def measure(count: int, folder: Path) -> dict[str, float]:
         found[f"{name}: CPU ms a query"] = 1000 * float(np.median(spent))
     whole = sum(array[0].nbytes for array in arrays)
     return found | {
-        "summary: CPU ms a segment": 1000 * made / count,
+        "summary: CPU ms a segment": 1000 * made / len(few),
+        "1 % more, of the whole: %": 100 * many / made,
+        "the same, all copied: %": 100 * copied / made,
         "one more: CPU ms": 1000 * more,
         "vectors: bytes a segment": whole,
         "preview: bytes a segment": preview.bytes_per_segment,

@@ -342,8 +342,14 @@ def update_preview(
         return
     texts = preview_texts(bank, model) if saved is None and model is not None else {}
     try:
-        named = {"index_id": store.settings.id, "version": store.version}
-        previews.save(collection, texts, folder, **named)  # type: ignore[arg-type]
+        previews.save(
+            collection,
+            texts,
+            folder,
+            index_id=store.settings.id,
+            version=store.version,
+            is_alone=is_locked,
+        )
     except OSError as error:
         logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
     if is_locked:

@@ -4,20 +4,23 @@ Without a preview every search is still right, only slower. Derived data: it can
 made again at any time. What a summary is, and why it bounds a score, is in `summary`.
 
 A saved preview names the index and the version it was made from, and proves which rows those are:
-by their ids and the checksums of their content. One of other rows is not used.
+by their ids and the checksums of their content. One of other rows is not used. Segments that come
+after all others are written behind them, in the same files; `preview.json` says how many rows of
+these files count, so that who reads the shorter ones is not disturbed.
 """
 
 import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Float
@@ -102,6 +105,7 @@ class SavedPreview:
     preview: Preview
     rows: RowKeys
     index_id: str
+    place: Path  # of its arrays
 
     def is_of(self, collection: Collection, index_id: str) -> bool:
         """Tell whether it was made of exactly these rows, in this order."""
@@ -114,11 +118,20 @@ class SavedPreview:
 
     def rows_of(self, collection: Collection) -> Array:
         """For every row of a collection the same row of the preview, or -1."""
+        keys = RowKeys.of(collection)
+        if self.is_start_of(keys):  # as when segments were added and nothing else happened
+            rows = np.arange(len(keys.ids))
+            return np.where(rows < len(self.rows.ids), rows, -1)
         pairs = zip(self.rows.ids.tolist(), self.rows.checksums.tolist(), strict=True)
         known = {pair: row for row, pair in enumerate(pairs)}
-        names = (values_of(collection.segments, name) for name in ("id", "checksum"))
-        found = [known.get(pair, -1) for pair in zip(*names, strict=True)]
-        return np.array(found, dtype=np.int64)
+        pairs = zip(keys.ids.tolist(), keys.checksums.tolist(), strict=True)
+        return np.array([known.get(pair, -1) for pair in pairs], dtype=np.int64)
+
+    def is_start_of(self, keys: RowKeys) -> bool:
+        """Tell whether its rows are the first of some others, in their order."""
+        count = len(self.rows.ids)
+        same_ids = np.array_equal(self.rows.ids, keys.ids[:count])
+        return same_ids and np.array_equal(self.rows.checksums, keys.checksums[:count])
 
 
 def all_axes(collection: Collection, texts: Texts) -> dict[VideoUnit, Axes]:
@@ -141,23 +154,30 @@ def save(
     *,
     index_id: str = "",
     version: int = 0,
+    is_alone: bool = False,
 ) -> None:
     """Write a preview beside the index; readers see the old one or this one, never a mixture.
 
     The arrays get a folder of a name that is never used again; `preview.json`, which names it, is
-    replaced last. Rows that the preview before it knew keep their summaries and its axes.
+    replaced last. Rows that the preview before it knew keep their summaries and its axes. Who is
+    the only writer (`is_alone`) adds rows that come after all others to the files that are there.
     """
     old = read(folder)
     axes = old.preview.axes if old else all_axes(collection, texts)
+    rows = RowKeys.of(collection)
+    about = {"index": index_id, "version": version, "rows": rows.digest(), "count": len(rows.ids)}
+    is_longer = old is not None and old.is_start_of(rows) and len(rows.ids) > len(old.rows.ids)
+    if is_alone and old and is_longer and np.can_cast(rows.ids.dtype, old.rows.ids.dtype):
+        _append(collection, old, rows)
+        write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": old.place.name}))
+        return
     arrays = folder / secrets.token_hex(8)
     arrays.mkdir(parents=True)
-    rows = RowKeys.of(collection)
     try:
         for name, array in {"ids": rows.ids, "sums": rows.checksums, **_named(axes)}.items():
             with _written(arrays / f"{name}.npy") as file:
                 np.save(file, array)
         _write(_parts(collection, axes, old), len(collection), arrays)
-        about = {"index": index_id, "version": version, "rows": rows.digest()}
         write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": arrays.name}))
     except OSError:
         shutil.rmtree(arrays, ignore_errors=True)
@@ -177,8 +197,7 @@ def read(folder: Path) -> SavedPreview | None:
     try:
         about = json.loads((folder / PREVIEW_FILE).read_text())
         place = folder / Path(about["folder"]).name
-        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
-        arrays = {f.stem: np.asarray(np.load(f, mmap_mode="c")) for f in place.glob("*.npy")}
+        arrays = {f.stem: _mapped(f, about.get("count")) for f in place.glob("*.npy")}
         rows = RowKeys(np.array(arrays.pop("ids")), np.array(arrays.pop("sums")))
         axes: dict[VideoUnit, Axes] = {
             unit: Axes(*(np.array(arrays.pop(f"{unit}.{side}")) for side in _SIDES))
@@ -192,7 +211,7 @@ def read(folder: Path) -> SavedPreview | None:
         return None  # cut elsewhere, by another version of this package
     if rows.digest() != about.get("rows") or {len(a) for a in arrays.values()} != {len(rows.ids)}:
         return None
-    return SavedPreview(preview, rows, str(about.get("index", "")))
+    return SavedPreview(preview, rows, str(about.get("index", "")), place)
 
 
 def forget_others(folder: Path) -> None:
@@ -233,16 +252,71 @@ def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
                 files[name].write(np.ascontiguousarray(array).data)
 
 
+def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> None:
+    """Write the segments that are not in a preview behind those that are, in its own files."""
+    count = len(old.rows.ids)
+    with contextlib.ExitStack() as stack:
+        ends: dict[str, tuple[BinaryIO, int]] = {}
+        for name in ("ids", "sums", *_arrays(old.preview)):
+            file: BinaryIO = stack.enter_context((old.place / f"{name}.npy").open("r+b"))
+            dtype, tail, begin = _header(file)
+            end = begin + count * dtype.itemsize * math.prod(tail)
+            file.seek(end)
+            file.truncate()  # what a writer that was killed left there
+            ends[name] = file, end
+        keys = {
+            "ids": rows.ids[count:].astype(old.rows.ids.dtype),
+            "sums": rows.checksums[count:].astype(old.rows.checksums.dtype),
+        }
+        try:
+            for part in (keys, *_parts(collection, old.preview.axes, old, first=count)):
+                for name, array in part.items():
+                    ends[name][0].write(np.ascontiguousarray(array).data)
+            for file, _ in ends.values():
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            for file, end in ends.values():
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+            raise
+
+
+def _mapped(path: Path, count: int | None) -> Array:
+    """Map an array; of one with a row per segment the first rows, whatever follows them.
+
+    Copy on write: nothing here writes, but torch warns of arrays it may not change.
+    """
+    with path.open("rb") as file:
+        dtype, tail, begin = _header(file)
+    if count is None or path.stem.endswith(_SIDES):
+        return np.asarray(np.load(path, mmap_mode="c"))
+    return np.asarray(np.memmap(path, dtype, "c", offset=begin, shape=(count, *tail)))
+
+
+def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Read how the rows of a file look, and where they begin."""
+    np.lib.format.read_magic(file)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return dtype, shape[1:], file.tell()
+
+
 def _parts(
     collection: Collection,
     axes: Mapping[VideoUnit, Axes],
     known: SavedPreview | None = None,
+    first: int = 0,
 ) -> Iterator[dict[str, Array]]:
-    """Summarise some segments after the other; those that an older preview knew are copied."""
-    rows_before = known.rows_of(collection) if known else np.full(len(collection), -1)
+    """Summarise some segments after the other; those that an older preview knew are copied.
+
+    From `first` on all of them are new.
+    """
+    rows_before = np.full(len(collection), -1)
+    if known is not None and not first:
+        rows_before = known.rows_of(collection)
     before = _arrays(known.preview) if known else {}
     columns = {unit: column_of(collection, unit) for unit in axes}
-    for start in range(0, len(collection), SUMMARISED_AT_ONCE):
+    for start in range(first, len(collection), SUMMARISED_AT_ONCE):
         here = np.arange(start, min(len(collection), start + SUMMARISED_AT_ONCE))
         is_new = rows_before[here] < 0
         new, old = here[is_new], rows_before[here[~is_new]]
