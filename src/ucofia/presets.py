@@ -159,7 +159,7 @@ PRESETS = {
         replace(_CLIPS, loss="sigmoid"),
         "Video-ColBERT: mean of maxima over frames alone and in context, a sigmoid loss for each",
     ),
-    "x-pool": Preset(X_POOL, _CLIPS, "X-Pool: the sentence pools frames; search scores all"),
+    "x-pool": Preset(X_POOL, _CLIPS, "X-Pool: the sentence pools frames, with --fast of 50"),
     "shapes": Preset(
         UCOFIA, _CLIPS, "first steps: small towers from nothing on data made here", "tiny"
     ),

@@ -1,6 +1,7 @@
 """Shards answer like one machine: the same rows, the same scores, bit for bit."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
+from ucofia.presets import X_POOL
 
 BANK = [f"{one} {other}" for one in COLOURS for other in COLOURS]
 
@@ -49,7 +51,9 @@ def fill(store: Store, rows: int, *, seed: int = 0) -> None:
                 duration_seconds=1.0,
                 frame_seconds=tuple(float(k) for k in range(frames)),
                 voting_frames=frames,
-                patch_positions=np.zeros((frames, settings.tokens_per_frame - 1), np.int16),
+                patch_positions=np.zeros(
+                    (frames, max(0, settings.tokens_per_frame - 1)), np.int16
+                ),
                 grid_patches=16,
                 thumbnails=(),
                 **same,
@@ -75,7 +79,7 @@ def answers(
         requests[shard.number] = Request("k", tuple(queries), top, count, own, **asked)
         assert owners[shard.number].own(shard) == shard.stop - shard.start
     told: dict[int, list[list[float]]] = {shard.number: [] for shard in shards}
-    for most in [top] if is_exact else [search.NEAR, search.candidates(top)]:
+    for most in [top] if is_exact else [search.NEAR, search.candidates(queries, top=top)]:
         said = [owners[s.number].search(s, requests[s.number], told[s.number]) for s in shards]
         for at in range(len(queries)):
             parts = [some[at] for some in said]
@@ -151,6 +155,18 @@ def test_shards_take_the_candidates_of_one_machine(
     found = answers(snapshot, shards, queries, top=10, is_exact=False)
     same(found, whole)
     assert [r.scored for r in found] == [r.scored for r in whole] == [40] * len(queries)
+
+
+def test_shards_share_the_short_list_of_x_pool(tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "index", colour_model(X_POOL), bank=BANK)
+    fill(index._store, 300)
+    index.add([])
+    snapshot = index.newest()
+    queries = snapshot.queries(TEXTS)
+    whole = search.fast(queries, snapshot.collection, top=10)
+    found = answers(snapshot, cut(snapshot, 3), queries, top=10, is_exact=False)
+    same(found, whole)
+    assert [r.scored for r in found] == [search.POOLED_CANDIDATES] * len(queries)
 
 
 def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:

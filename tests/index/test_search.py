@@ -1,7 +1,9 @@
 """Pruned search gives the list of brute force: random, clustered, tied and odd collections."""
 
+import json
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from ucofia.index.search.scoring import Query, queries, score, score_many
 from ucofia.index.search.sketch import Preview
 from ucofia.index.search.summary import column_of
 from ucofia.model import Model
-from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP
+from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
 from ucofia.types import TextFeatures, VideoFeatures
 
 try:
@@ -100,6 +102,7 @@ CONFIGS = {
     "maxsim both ways": replace(SMALL, levels=(replace(PATCH, aggregation="maxsim"),)),
     "no patches": replace(CLIP_STRAIGHT, frames=3, words=5),
     "not convex": replace(X_CLIP, frames=3, words=5, temporal_layers=0),
+    "x-pool": replace(X_POOL, frames=3, words=5),
 }
 MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
 
@@ -319,17 +322,107 @@ def test_fast_scores_a_fixed_number_and_finds_nearly_everything(with_preview: bo
     assert shared >= 45
 
 
+@pytest.mark.parametrize("with_preview", [True, False])
+def test_fast_pools_the_frames_of_the_fifty_best_means_only(with_preview: bool) -> None:
+    rng = np.random.default_rng(9)
+    model, collection = MODELS["x-pool"], collection_of(rng, 400, spread=0.5, copies=0)
+    preview = preview_of(collection) if with_preview else None
+    scale = model.logit_scale.exp().item()
+    differ = 0
+    for _ in range(4):
+        query = query_of(model, rng, 3)
+        sentence = query.texts["frame"].sentence[0].numpy()
+        means = collection.video.rows(np.arange(400)).take_units(
+            np.arange(400), np.zeros(400, int)
+        )
+        promise = scale * (means.astype(np.float32) @ sentence) + collection.biases["frame"]
+        short = np.sort(np.argsort(-promise, kind="stable")[:50])
+        (wanted,) = search.brute_force([query], collection, top=10, among=short)
+        (found,) = search.fast([query], collection, top=10, preview=preview)
+        assert found.rows.tolist() == wanted.rows.tolist()
+        assert found.scored == search.POOLED_CANDIDATES == 50
+        (whole,) = search.exact([query], collection, top=10, preview=preview)
+        assert whole.scored == 400
+        differ += whole.rows.tolist() != found.rows.tolist()
+    assert differ  # which is why `exact` pools all of them
+
+
 def test_a_saved_preview_is_mapped_and_grows(tmp_path) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(5)
     big = collection_of(rng, 400, spread=0.5, copies=0)
-    rows = np.arange(300)
-    small = in_memory(big.features(rows), names=[big.segments[r].path for r in rows])
+    small = part_of(big, 300)
     previews.save(small, {}, tmp_path / "preview")
     assert previews.load(tmp_path / "preview", big) is None
     previews.save(big, {}, tmp_path / "preview")
     found = previews.load(tmp_path / "preview", big)
     assert found is not None
     assert_same(found, previews.build(big, found.axes))
+
+
+def part_of(collection: Collection, count: int) -> Collection:
+    """The first segments of a collection, with the ids that they have there."""
+    rows = np.arange(count)
+    names = [collection.segments[row].path for row in rows]
+    return in_memory(collection.features(rows), names=names)
+
+
+def test_segments_at_the_end_are_written_behind_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "preview"
+    big = collection_of(np.random.default_rng(5), 400, spread=0.5, copies=0)
+    small, middle = part_of(big, 300), part_of(big, 350)
+    previews.save(small, {}, folder)
+    reader = previews.load(folder, small)
+    assert reader is not None
+    (place,) = (path for path in folder.iterdir() if path.is_dir())
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+
+    previews.save(middle, {}, folder, is_alone=True)
+    assert [path for path in folder.iterdir() if path.is_dir()] == [place]
+    for path in place.iterdir():  # nothing was written twice
+        assert path.read_bytes().startswith(before[path.name])
+    assert_same(reader, previews.build(small, reader.axes))  # who has it open reads on
+    found = previews.load(folder, middle)
+    assert found is not None and previews.load(folder, small) is None
+    assert_same(found, previews.build(middle, reader.axes))
+
+    for path in place.iterdir():  # a writer is killed before it says that there is more
+        if not path.stem.endswith(("stored", "text")):
+            path.write_bytes(path.read_bytes() + b"half a row")
+    found = previews.load(folder, middle)
+    assert found is not None
+    assert_same(found, previews.build(middle, reader.axes))
+    previews.save(big, {}, folder, is_alone=True)
+    found = previews.load(folder, big)
+    assert found is not None
+    assert_same(found, previews.build(big, reader.axes))
+
+    previews.save(small, {}, folder, is_alone=True)  # some are gone: files of its own
+    assert len([path for path in folder.iterdir() if path.is_dir()]) == 2
+    assert previews.load(folder, small) is not None
+    (place / "ids.npy").write_bytes(before["ids.npy"][:-4])  # what is cut off is no preview
+    about = json.loads((folder / previews.PREVIEW_FILE).read_text())
+    (folder / previews.PREVIEW_FILE).write_text(json.dumps({**about, "folder": place.name}))
+    assert previews.read(folder) is None
+
+
+def test_a_disk_that_fills_up_leaves_the_preview_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "preview"
+    big = collection_of(np.random.default_rng(6), 400, spread=0.5, copies=0)
+    small = part_of(big, 300)
+    previews.save(small, {}, folder)
+    (place,) = (path for path in folder.iterdir() if path.is_dir())
+    before = {path.name: path.stat().st_size for path in place.iterdir()}
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(previews.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        previews.save(big, {}, folder, is_alone=True)
+    assert {path.name: path.stat().st_size for path in place.iterdir()} == before
+    assert previews.load(folder, small) is not None
 
 
 def assert_same(found: Preview, expected: Preview) -> None:

@@ -191,7 +191,7 @@ def _fast(one: Rerank, top: int) -> Search:
     """Say what the candidates promise; told how many may stay, look closer, and once more."""
     one.keep((yield one.keep(search.NEAR)))
     one.look_closer()
-    one.keep((yield one.keep(search.candidates(top))))
+    one.keep((yield one.keep(search.candidates([one.query], top=top))))
     return one.finish(top=top)
 
 

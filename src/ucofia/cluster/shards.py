@@ -188,7 +188,7 @@ class Shards:
     def _fast(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
         """Three rounds, each with fewer candidates: together as many as on one machine."""
         told: dict[int, list[list[int]]] = {number: [] for number in asked}
-        for most in (search.NEAR, search.candidates(request.top)):
+        for most in (search.NEAR, search.candidates(request.queries, top=request.top)):
             arguments = {number: (*some, told[number]) for number, some in asked.items()}
             promised = dict(self._ask(asked, "search", arguments))
             for counts in told.values():

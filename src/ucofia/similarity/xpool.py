@@ -1,8 +1,9 @@
 """X-Pool: a text pools the frames of each video by attention before it is compared with them.
 
-The pooled vector belongs to one text and one video, so there is nothing to store and no bound: a
-level of this kind scores every video, as X-CLIP's do. It reads stored unit vectors; since X-Pool
-normalises its input by layers, the length of the vectors hardly matters. Its dropout is left out.
+The pooled vector belongs to one text and one video, so there is nothing to store and no bound:
+exact search scores every video, fast search those whose mean of frames is nearest. It reads stored
+unit vectors; since X-Pool normalises its input by layers, the length of the vectors hardly
+matters. Its dropout is left out.
 """
 
 from dataclasses import dataclass

@@ -34,6 +34,20 @@ def is_bounded(query: Query) -> bool:
     )
 
 
+def is_pooled(query: Query, name: str) -> bool:
+    """Whether a level meets the frames anew for every text (X-Pool)."""
+    return query.levels[name].pooler is not None
+
+
+def has_promise(query: Query) -> bool:
+    """Whether every level is bounded, or pooled: the mean of the frames then stands for it."""
+    return all(
+        (level.aggregator.mean_share is not None or is_pooled(query, name))
+        and share_of(query, name) >= 0
+        for name, level in query.levels.items()
+    )
+
+
 def share_of(query: Query, name: str) -> float:
     """What a similarity of a level counts in the score."""
     scale = query.levels[name].scale
@@ -46,8 +60,12 @@ def unit_of(query: Query, name: str) -> VideoUnit:
 
 
 def names_of(query: Query, units: Sequence[str]) -> list[str]:
-    """The levels that meet some kinds of units."""
-    return [name for name in query.levels if unit_of(query, name) in units]
+    """The levels that meet some kinds of units, but for those that pool them."""
+    return [
+        name
+        for name in query.levels
+        if unit_of(query, name) in units and not is_pooled(query, name)
+    ]
 
 
 def vectors_of(query: Query, name: str) -> Float[Array, "w d"]:
@@ -101,19 +119,34 @@ def largest(
     query: Query, names: Sequence[str], collection: Collection, rows: Array | None
 ) -> dict[str, Float[Array, "n w"]]:
     """The largest similarity of every word, from the vectors themselves; for some rows or all."""
-    found = {}
-    for name in names:
-        column, mask = column_of(collection, unit_of(query, name))
-        if rows is not None:
-            column, mask = column.rows(rows), mask[rows]
-        text = torch.from_numpy(vectors_of(query, name)).mT
-        out = np.empty((len(column), text.shape[1]), dtype=np.float32)
-        for start, stop, block in column.blocks(max(1, UNITS_AT_ONCE // column.units)):
-            product = torch.from_numpy(block).float() @ text
-            hidden = ~torch.from_numpy(mask[start:stop])[..., None]
-            out[start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).numpy()
-        found[name] = out
-    return found
+    return {
+        name: _largest(vectors_of(query, name), unit_of(query, name), collection, rows)
+        for name in names
+    }
+
+
+def pooled_promise(query: Query, collection: Collection, rows: Array | None) -> Float[Array, " n"]:
+    """What the mean of the frames says in the place of levels that pool them; not a bound."""
+    total = np.zeros(len(collection) if rows is None else len(rows), np.float32)
+    for name in filter(lambda name: is_pooled(query, name), query.levels):
+        found = _largest(vectors_of(query, name), "video", collection, rows)
+        total += np.float32(share_of(query, name)) * found[:, 0]
+    return total
+
+
+def _largest(
+    words: Float[Array, "w d"], unit: VideoUnit, collection: Collection, rows: Array | None
+) -> Float[Array, "n w"]:
+    column, mask = column_of(collection, unit)
+    if rows is not None:
+        column, mask = column.rows(rows), mask[rows]
+    text = torch.from_numpy(words).mT
+    out = np.empty((len(column), text.shape[1]), dtype=np.float32)
+    for start, stop, block in column.blocks(max(1, UNITS_AT_ONCE // column.units)):
+        product = torch.from_numpy(block).float() @ text
+        hidden = ~torch.from_numpy(mask[start:stop])[..., None]
+        out[start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).numpy()
+    return out
 
 
 class LevelBound:

@@ -37,7 +37,7 @@ def sample(texts: Sequence[str]) -> list[str]:
 
 def measure(asked: Sequence[Query], collection: Collection, preview: Preview | None) -> Recall:
     """Ask both ways and compare the lists."""
-    if len(collection) <= search.FAST_FROM:
+    if not search.is_cut(asked, len(collection), top=search.TOP):
         return Recall(1.0, search.TOP, 0)
     exact = search.exact(asked, collection, top=search.TOP, preview=preview)
     fast = search.fast(asked, collection, top=search.TOP, preview=preview)

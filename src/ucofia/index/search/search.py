@@ -27,6 +27,7 @@ FEW = 256  # segments that are not worth pruning
 FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
 NEAR = 4096  # segments whose frames and patches `fast` looks at
 FAST_CANDIDATES = 150  # of these, how many it scores
+POOLED_CANDIDATES = 50  # how many, where frames are pooled anew for every text (X-Pool)
 QUERIES_AT_ONCE = 16
 KEPT_ENTRIES = 2**25  # products of words and centres that queries of one pass keep
 COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
@@ -166,21 +167,27 @@ def fast(
         ):
             one.keep(NEAR)
             one.look_closer()
-            one.keep(candidates(top))
+            one.keep(candidates(queries, top=top))
             found.append(one.finish(top=top))
     return found
 
 
-def candidates(top: int) -> int:
+def candidates(queries: Sequence[Query], *, top: int) -> int:
     """How many segments `fast` scores for a list of some length."""
-    return max(FAST_CANDIDATES, 2 * top)
+    return max(POOLED_CANDIDATES if _pools(queries) else FAST_CANDIDATES, 2 * top)
 
 
 def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
     """Tell whether `fast` leaves out any of so many segments."""
-    if not queries or not all(map(bounds.is_bounded, queries)):
+    if not queries or not all(map(bounds.has_promise, queries)):
         return False
-    return count > max(candidates(top), FAST_FROM)
+    few = 0 if _pools(queries) else FAST_FROM
+    return count > max(candidates(queries, top=top), few)
+
+
+def _pools(queries: Sequence[Query]) -> bool:
+    """Whether the model of these queries has a level that pools frames."""
+    return any(bounds.is_pooled(queries[0], name) for name in queries[0].levels)
 
 
 def reranks(
@@ -254,6 +261,7 @@ def _first_look(
     else:
         products = bounds.centres_of_levels(queries, preview, among, kernels=kernels, names=names)
     for query, total, found in zip(queries, totals, products, strict=True):
+        total += bounds.pooled_promise(query, collection, among)
         for name, largest in found.items():
             total += bounds.counted(query, name, largest)
     return totals
