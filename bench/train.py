@@ -1,14 +1,16 @@
 """What a training step costs: parameters, peak memory and CPU time, side by side in one run.
 
-    python bench/train.py [--batch 32] [--towers]
+    python bench/train.py [--batch 32] [--towers [--tower-batch 4]]
 
 Above the towers (stubs that hand out tokens of ViT-B/32's geometry): our step, X-CLIP's, and a
 straightforward implementation of the authors' step: all one-hots of the perturbed selection kept
 for the way back, every similarity tensor passed through each operation by itself. `--towers` also
-steps through the real ViT-B/32 towers (random weights): whole, in chunks, and recomputed.
+steps through the real ViT-B/32 towers (random weights): whole, in chunks, recomputed, with
+low-rank matrices (LoRA), and with the halves of their blocks compiled (`torch.compile`; the steps
+that compile are not counted but told).
 
 Time is CPU time of one thread. Memory is what the process's peak resident size grows by during
-the step, gradients not counted: they are allocated before.
+the step, gradients not counted: they are allocated before. Parameters are those that train.
 
 Every line is a process of its own, so that its peak memory is its own.
 """
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.lora import inject
 from ucofia.model import Model
 from ucofia.presets import PRESETS
 from ucofia.train.activation_checkpointing import recompute_blocks
@@ -168,9 +171,20 @@ def one(name: str, batch: int) -> dict[str, Any]:
         step = lambda: our_step(model, pairs, chunk=1)  # noqa: E731
     if "recomputed" in how:
         recompute_blocks(model)
-    for parameter in model.parameters():
+    if "lora" in how:
+        inject(backbone, rank=int(how.rpartition(" ")[2]), seed=0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
-    before = _peak_mb()
+    before, prepared = _peak_mb(), 0.0
+    if "compiled" in how:
+        for part, module in backbone.named_modules():
+            if part.rpartition(".")[2] in ("self_attn", "mlp"):
+                module.compile()
+        started = time.process_time()
+        for _ in range(2):
+            step()
+        prepared = time.process_time() - started
     times = []
     for _ in range(1 if real else REPEATS):
         started = time.process_time()
@@ -179,10 +193,12 @@ def one(name: str, batch: int) -> dict[str, Any]:
     return {
         "line": name,
         "batch": batch,
-        "parameters_millions": sum(p.numel() for p in model.parameters()) / 1e6,
+        "parameters_millions": sum(p.numel() for p in trained) / 1e6,
         "seconds": min(times),
+        "prepared_seconds": prepared,
         "loss": loss,
         "megabytes": _peak_mb() - before,
+        "process_megabytes": _peak_mb(),
     }
 
 
@@ -194,6 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--towers", action="store_true")
+    parser.add_argument("--tower-batch", type=int, default=4)
     parser.add_argument("--one")
     arguments = parser.parse_args()
     if arguments.one:
@@ -206,10 +223,11 @@ def main() -> None:
         ("x-clip above the towers", arguments.batch),
     ]
     if arguments.towers:
-        variants = ("", ", recomputed", ", chunk of 1", ", chunk of 1, recomputed")
-        lines += [(f"ucofia with towers{variant}", 4) for variant in variants]
-        lines += [("ucofia-authors with towers", 4), ("ucofia-authors with towers, plain", 4)]
-        lines += [("x-clip with towers", 4)]
+        variants = ["", ", recomputed", ", chunk of 1", ", chunk of 1, recomputed"]
+        variants += [", lora 8", ", compiled"]
+        names = [f"ucofia with towers{variant}" for variant in variants]
+        names += ["ucofia-authors with towers", "ucofia-authors with towers, plain"]
+        lines += [(name, arguments.tower_batch) for name in [*names, "x-clip with towers"]]
     print("| step | batch | parameters (M) | CPU s | peak MB above the weights |")
     print("|---|---|---|---|---|")
     losses = {}
@@ -220,7 +238,8 @@ def main() -> None:
         losses[name] = found["loss"]
         print(
             f"| {name} | {batch} | {found['parameters_millions']:.1f} | "
-            f"{found['seconds']:.2f} | {found['megabytes']:.0f} |",
+            f"{found['seconds']:.2f} | {found['megabytes']:.0f} |"
+            + (f" compiling: {found['prepared_seconds']:.0f} s" if "compiled" in name else ""),
             flush=True,
         )
     ours, plain = (losses[f"ucofia-authors above the towers{end}"] for end in ("", ", plain"))
