@@ -1,26 +1,30 @@
-"""Kill writers at random moments, or let several write at once, and see whether the index minds.
+"""Kill writers before any file operation and at random moments, and see what is left.
 
-    python scripts/kill_index.py --trials 500 --seed 0
+    python scripts/kill_index.py --trials 3000 --seed 0
     python scripts/kill_index.py --trials 50 --writers 4 --without-lock
 
-Each trial copies a prepared index, starts one change of it in a process of its own, and ends that
-process with `kill -9` somewhere between its first and its last moment. Then another process
-opens what is left: it must verify, every file and the bank must be there whole, as before or as
-after the change, exact search must give the list of brute force, an export must be the old or the
-new one, and running the same change again must give the content of an undisturbed run.
+Each trial copies a prepared folder, starts one verb on it in a process of its own, and ends that
+process with `kill -9`: two of three right before a file operation, another one each time, and
+the third somewhere between its first and its last moment. Then another process looks at
+what is left. An index must verify, every file and the bank must be there whole, as before or as
+after, exact search must give the list of brute force, an export must be the old or the new one.
+A training must have checkpoints and a model that load. Then the same verb must end with the
+content of an undisturbed run: for a training the same weights, to the bit, and a log that has
+every step once.
 
 With `--writers` that many processes add, remove and compact at once, one of them is killed, and
 at the end every file of theirs must be there once. `--without-lock` takes their lock away, as on
 an object store.
 
 What is wrong is counted as lost (a file or row that should be there is not), doubled (a row is
-there twice) or false (content, answers or exports that belong to no version). Decoding is replaced
-by a drawing, so that a trial takes about a second; everything from there to the disk is the real
-thing. This process itself never touches the store: it only forks.
+there twice) or false (content, answers or exports that belong to no version). Videos are real
+files that are decoded; only the model is small, and limits are lowered so that a few files are
+many. This process never touches the store, whose threads would not survive a fork: it only forks.
 """
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import random
@@ -29,35 +33,57 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(TESTS / "train"))
 
-import numpy as np
+import kill_at
+import matplotlib.pyplot as plt
 import torch
-from fakes import COLOURS, SIZE, colour_model
+from fakes import COLOURS, clip, colour_model
+from tiny_training import TRAIN, tiny_dataset, tiny_model
 
+import ucofia
 from ucofia.index import index as indexes
 from ucofia.index import ingest, snapshot
 from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.storage.store import exists
-from ucofia.video.decode import VideoInfo
-from ucofia.video.decode_pool import Clip, Decoded, Request
+from ucofia.similarity import normalise  # noqa: F401 - else every process imports it again
+from ucofia.train import optim
+from ucofia.train.loop import train
+from ucofia.train.run_folder import RunFolder
+from ucofia.train.settings import TrainData, TrainSettings
 
 FILES = 9
 OWN_FILES = 3  # of each of several writers
+SEGMENTS = 2  # of every file
 TEXTS = [f"{noun} {colour}" for colour in COLOURS for noun in ("a", "the", "some", "one")]
 OTHER_TEXTS = [f"two {colour}" for colour in COLOURS] * 4
-CHANGES = ("create", "add", "move", "prune", "remove", "compact", "bank", "preview", "export")
 EXPORTS = ("all.csv", "all.jsonl", "all.parquet")
+VERBS = (
+    "create",
+    "add",
+    "move",
+    "prune",
+    "remove",
+    "compact",
+    "bank",
+    "preview",
+    "export",
+    "train",
+)
+TRAINING = TrainSettings(recipe=TRAIN, preset="ucofia", seed=5, save_steps=2, score_batch=4)
 Work = Callable[[], object]
 
 
@@ -69,98 +95,109 @@ class Problem:
     what: str
 
 
-def drawn(requests: Iterable[Request], **_: Any) -> Iterator[Decoded]:
-    """Stand in for the decoder: two segments whose colours follow from the file's bytes."""
-    for request in requests:
-        seed = hashlib.sha256(Path(request.path).read_bytes()).digest()
-        rng = np.random.default_rng(list(seed))
-        names = list(COLOURS.values())
-        clips = []
-        for number in range(2):
-            colour = np.array(names[rng.integers(len(names))], dtype=np.uint8)
-            crops = np.broadcast_to(colour[None, :, None, None], (12, 3, SIZE, SIZE)).copy()
-            seconds = tuple(number * 10.0 + at for at in range(12))
-            clips.append(Clip(number * 10.0, number * 10.0 + 10, seconds, crops))
-        info = VideoInfo(20.0, 240, 12.0, SIZE, SIZE, "drawn", "drawn")
-        yield Decoded(request, info, tuple(clips), ())
+@dataclass
+class Undisturbed:
+    """One verb that was left in peace."""
+
+    seconds: float
+    operations: int
+    before: dict[str, Any]
+    after: dict[str, Any]
+    hit: Counter[int] = field(default_factory=Counter)  # operations before which it was killed
 
 
-def prepare(folder: Path, change: str) -> None:
-    """Make the videos, and the index that all changes but the first start from."""
-    videos = folder / "videos"
-    videos.mkdir(parents=True)
+def video(folder: Path, name: str, number: int) -> Path:
+    """Write one of 36 clips of two segments, or copy it from beside the folder."""
+    made = folder.resolve().parent / "clips" / f"{number}.mp4"
+    if not made.exists():
+        pairs = [(one, other) for one in COLOURS for other in COLOURS]
+        clip(made, pairs[number % 36], seconds_each=1.0)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(made, path)
+    return path
+
+
+def prepare(folder: Path) -> None:
+    """Make some videos and the index that most verbs start from."""
     for number in range(FILES):
-        (videos / f"{number:02}.mp4").write_bytes(b"video %d" % number)
-    if change == "create":
-        return
-    made = create(folder)
-    made.add(videos)
-    if change == "export":
-        for name in EXPORTS:
-            made.export(folder / name)
-        (videos / "new.mp4").write_bytes(b"new")
-        made.add(videos)
+        video(folder, f"videos/{number:02}.mp4", number)
+    create(folder).add(folder / "videos", workers=1)
 
 
 def create(folder: Path) -> Index:
-    return Index.create(folder / "index", colour_model(), segment="whole", bank=TEXTS)
+    return Index.create(folder / "index", colour_model(), segment=1.0, bank=TEXTS)
 
 
-def set_stage(folder: Path, change: str) -> None:
-    """Do to the videos what the index has to follow."""
+def set_stage(folder: Path, verb: str) -> None:
+    """Do to the folder what the verb has to follow."""
     videos = folder / "videos"
-    if change == "add":
+    if verb in ("create", "train"):
+        shutil.rmtree(folder / "index")
+    elif verb == "add":
         for number in range(FILES, 2 * FILES):
-            (videos / f"{number:02}.mp4").write_bytes(b"video %d" % number)
-        (videos / "00.mp4").write_bytes(b"changed")
+            video(folder, f"videos/{number:02}.mp4", number)
+        video(folder, "videos/00.mp4", 35)
         (videos / "bad.mp4").write_bytes(b"")
-    elif change == "prune":
+    elif verb == "prune":
         for number in range(0, FILES, 3):
             (videos / f"{number:02}.mp4").unlink()
-    elif change == "move":
+    elif verb == "move":
         (videos / "elsewhere").mkdir()
         for number in range(0, FILES, 2):
             file = videos / f"{number:02}.mp4"
             file.rename(videos / "elsewhere" / file.name)
         os.utime(videos / "01.mp4", (1, 1))
-    elif change == "preview":
+    elif verb == "preview":
         shutil.rmtree(folder / "index" / "preview")
+    elif verb == "export":
+        opened = Index.open(folder / "index", colour_model())
+        for name in EXPORTS:
+            opened.export(folder / name)
+        opened.add(video(folder, "videos/new.mp4", 35), workers=1)
 
 
-def perform(folder: Path, change: str) -> None:
-    """Make the change in the index."""
-    if change == "create":
+def perform(folder: Path, verb: str) -> None:
+    """Do what is killed."""
+    if verb == "train":
+        data = TrainData(*tiny_dataset())
+        train(tiny_model(), data, out=folder / "run", settings=TRAINING)
+        return
+    if verb == "create":
         if not exists(folder / "index"):
             create(folder)
         return
     opened = Index.open(folder / "index", colour_model())
-    if change in ("add", "prune", "move", "preview"):
-        opened.add(folder / "videos", prune=True)
-    elif change == "remove":
+    if verb in ("add", "prune", "move", "preview"):
+        opened.add(folder / "videos", prune=True, workers=1)
+    elif verb == "remove":
         known = {info.path for info in opened.collection().segments}
         gone = [folder / "videos" / f"{number:02}.mp4" for number in range(0, FILES, 2)]
         if left := [path for path in gone if str(path) in known]:
             opened.remove(left)
-    elif change == "compact":
+    elif verb == "compact":
         opened.compact()
-    elif change == "export":
+    elif verb == "export":
         for name in EXPORTS:
             opened.export(folder / name)
     else:
         opened.set_bank(OTHER_TEXTS)
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """Everything an index says, in an order of its own."""
+def content(folder: Path, verb: str) -> dict[str, Any]:
+    """Everything an index or a run says, in an order of its own."""
+    empty = {"files": {}, "bank": None, "wrong": [], "exports": {}}
+    if verb == "train":
+        return empty | run_content(folder / "run")
     if not exists(folder / "index"):
-        return {"files": {}, "bank": None, "wrong": [], "exports": {}}
+        return empty
     opened = Index.open(folder / "index", colour_model())
     wrong = opened.verify()
-    files: dict[str, list[int]] = {}
+    files: dict[str, list[str]] = {}
     for row in sorted(opened._store.rows(), key=lambda row: (row.file.path, row.number)):
         name = os.path.relpath(row.file.path, folder)
         digest = hashlib.blake2b(row.patches.tobytes() + row.frames.tobytes(), digest_size=8)
-        files.setdefault(name, []).append(int.from_bytes(digest.digest()[:6]))
+        files.setdefault(name, []).append(digest.hexdigest())
     held = opened.newest()
     collection = held.collection
     biases = {
@@ -169,22 +206,43 @@ def content(folder: Path) -> dict[str, Any]:
         ]
         for row, info in enumerate(collection.segments)
     }
-    asked = held.queries(["a red", "some green"])
-    exact = search.exact(asked, collection, top=5, preview=held.preview)
-    brute = search.brute_force(asked, collection, top=5)
-    for found, right in zip(exact, brute, strict=True):
-        if found.rows.tolist() != right.rows.tolist():
+    texts = ["a red", "some green"]
+    right = search.brute_force(held.queries(texts), collection, top=5)
+    hits = opened.search_many(texts, top=5, grouped=False)
+    for found, ranking in zip(hits, right, strict=True):
+        ids = [collection.segments[row].id for row in ranking.rows.tolist()]
+        if [hit.segment for hit in found] != ids:
             wrong.append("exact search is not brute force")
-    hits = [os.path.relpath(hit.path, folder) for hit in opened.search("a red", top=5)]
     return {
         "files": files,
         "biases": biases,
-        "hits": hits,
+        "scores": [[round(hit.score, 3) for hit in found] for found in hits],
         "bank": len(opened.bank_texts()),
         "preview": held.preview is not None,
         "wrong": wrong,
         "exports": {name: exported(folder / name) for name in EXPORTS},
     }
+
+
+def run_content(run: Path) -> dict[str, Any]:
+    """Load what a training has written; weights and log count only at its end."""
+    folder, model, wrong = RunFolder(run), tiny_model(), list[str]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a checkpoint that does not fit its checksums
+        try:
+            folder.load(model, optim.optimiser(model, TRAIN))
+        except Exception as error:
+            wrong.append(f"checkpoint: {error}")
+    if (run / "model.safetensors").exists() and (run / "config.json").exists():
+        ucofia.load(run)
+    if folder.result() is None:
+        return {"wrong": wrong}
+    log = [f"{line['kind']} {line['step']} {line.get('loss')}" for line in folder.lines()]
+    files = [run / "model.safetensors", *sorted((run / "checkpoints").glob("*/*.safetensors"))]
+    weights = [
+        f"{os.path.relpath(f, run)} {hashlib.sha256(f.read_bytes()).hexdigest()}" for f in files
+    ]
+    return {"wrong": wrong, "log": log, "weights": weights}
 
 
 def exported(path: Path) -> int | None:
@@ -201,14 +259,10 @@ def exported(path: Path) -> int | None:
     return len({line.count(",") for line in lines}) and len(lines) - 1
 
 
-def forked(work: Work, *, without_lock: bool = False) -> int:
-    """Run something in a process of its own; returns its id."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        ingest.decode_many = drawn  # type: ignore[assignment]
+def small(work: Work, *, without_lock: bool = False) -> Work:
+    """Lower the limits from which on files are many; only ever called in a forked process."""
+
+    def begin() -> None:
         ingest.COMMIT_SECONDS = 0.0
         ingest.ENCODE_CLIPS = 2
         balance.BANK_SEGMENTS_AT_ONCE = 16
@@ -216,6 +270,25 @@ def forked(work: Work, *, without_lock: bool = False) -> int:
         search.FEW = 0  # so that the preview counts
         if without_lock:
             indexes.writer_lock = no_lock  # type: ignore[assignment]
+        work()
+
+    return begin
+
+
+def warm_up() -> None:
+    """Load what every process would load again, fonts and a vocabulary, without any thread."""
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")  # it is not used yet
+    plt.figure(layout="constrained").savefig(io.BytesIO())
+    tiny_model().tokenize(["a"])
+
+
+def forked(work: Work) -> int:
+    """Run something in a process of its own; returns its id."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
         work()
     except BaseException as error:
         print(f"  {type(error).__name__}: {error}", flush=True)
@@ -232,8 +305,8 @@ def done(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def note(folder: Path, name: str) -> Work:
-    return lambda: (folder / name).write_text(json.dumps(content(folder)))
+def note(folder: Path, verb: str, name: str) -> Work:
+    return small(lambda: (folder / name).write_text(json.dumps(content(folder, verb))))
 
 
 def point(link: Path, folder: Path) -> None:
@@ -243,7 +316,7 @@ def point(link: Path, folder: Path) -> None:
 
 
 def judged(left: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> list[Problem]:
-    """Compare what a killed change left with what was and what should be."""
+    """Compare what a killed verb left with what was and what should be."""
     found = [Problem("false", text) for text in left["wrong"]]
     for name, rows in left["files"].items():
         allowed = [side["files"].get(name, []) for side in (before, after)]
@@ -262,30 +335,47 @@ def judged(left: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) 
     return found
 
 
-def killed_trial(
-    root: Path, number: int, change: str, calm: Any, rng: random.Random
-) -> tuple[list[Problem], bool]:
-    """Kill one change; returns what went wrong, and whether the kill came in time."""
-    spent, before, after = calm
-    folder, link = root / f"trial-{number}", root / "here"
-    shutil.copytree(root / f"ready-{change}", folder, symlinks=True)
-    point(link, folder)
-    pid = forked(lambda: perform(link, change))
-    time.sleep(rng.uniform(0.0, 1.1 * spent))
+def killed(folder: Path, verb: str, calm: Undisturbed, rng: random.Random) -> bool:
+    """Start a verb and end it; tells whether the kill came in time."""
+    work = small(lambda: perform(folder, verb))
+    if kill_at.IS_SUPPORTED and rng.random() < 2 / 3:
+        least = min(calm.hit[n] for n in range(1, calm.operations + 1))
+        left = [n for n in range(1, calm.operations + 1) if calm.hit[n] == least]
+        calm.hit[before := rng.choice(left)] += 1
+        return kill_at.run(work, folder, kill_before=before)[0] == -signal.SIGKILL
+    pid = forked(work)
+    time.sleep(rng.uniform(0.0, 1.1 * calm.seconds))
     os.kill(pid, signal.SIGKILL)
-    in_time = done(pid) == -signal.SIGKILL
-    if done(forked(note(link, "left.json"))):
-        return [Problem("false", "what was left does not open")], in_time
-    found = judged(json.loads((link / "left.json").read_text()), before, after)
-    if done(forked(lambda: perform(link, change))):
-        found.append(Problem("false", "the change could not be completed"))
-    elif done(forked(note(link, "end.json"))):
-        found.append(Problem("false", "the completed index does not open"))
-    else:
-        end = json.loads((link / "end.json").read_text())
-        found += judged(end, after, after)
-        differs = [name for name in after if end[name] != after[name]]
-        found += [Problem("false", f"{n} differs from an undisturbed run") for n in differs]
+    return done(pid) == -signal.SIGKILL
+
+
+def killed_trial(
+    root: Path, number: int, verb: str, calm: Undisturbed, rng: random.Random
+) -> tuple[list[Problem], bool]:
+    """Kill one verb; returns what went wrong, and whether the kill came in time."""
+    folder, link = root / f"trial-{number}", root / "here"
+    shutil.copytree(root / f"ready-{verb}", folder)
+    point(link, folder)
+    in_time = killed(link, verb, calm, rng)
+
+    def look_and_complete() -> None:
+        note(link, verb, "left.json")()
+        perform(link, verb)
+        note(link, verb, "end.json")()
+
+    if done(forked(look_and_complete)):
+        return [Problem("false", "what was left cannot be opened or completed")], in_time
+    left, end = (json.loads((link / f"{name}.json").read_text()) for name in ("left", "end"))
+    found = judged(left, calm.before, calm.after) + judged(end, calm.after, calm.after)
+    differs = [name for name in calm.after if end.get(name) != calm.after[name]]
+    found += [Problem("false", f"{name} differs from an undisturbed run") for name in differs]
+    for line, count in Counter(end.get("log", [])).items():
+        if count > 1:
+            found.append(Problem("doubled", f"log line {line}"))
+    found += [
+        Problem("lost", f"log line {line}")
+        for line in {*calm.after.get("log", [])} - {*end.get("log", [])}
+    ]
     if not found:
         shutil.rmtree(folder)
     return found, in_time
@@ -295,13 +385,9 @@ def prepare_writers(folder: Path, writers: int) -> None:
     """Make videos of each writer, and some that all of them add."""
     for number in range(writers):
         for name in range(OWN_FILES):
-            place = folder / f"own-{number}"
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"{name}.mp4").write_bytes(b"own %d %d" % (number, name))
-    shared = folder / "shared"
-    shared.mkdir()
+            video(folder, f"own-{number}/{name}.mp4", OWN_FILES * number + name)
     for name in range(OWN_FILES):
-        (shared / f"{name}.mp4").write_bytes(b"shared %d" % name)
+        video(folder, f"shared/{name}.mp4", 35 - name)
     create(folder)
 
 
@@ -309,11 +395,11 @@ def write_beside_others(folder: Path, number: int) -> None:
     """What each of several writers does."""
     opened = Index.open(folder / "index", colour_model())
     own = folder / f"own-{number}"
-    opened.add(own)
-    opened.add(folder / "shared")
+    opened.add(own, workers=1)
+    opened.add(folder / "shared", workers=1)
     gone = own / "0.mp4"
     gone.unlink(missing_ok=True)
-    opened.add(own, prune=True)
+    opened.add(own, prune=True, workers=1)
     opened.compact()
 
 
@@ -323,12 +409,12 @@ def writers_trial(
     """Let several write at once, kill one of them, and let it finish."""
     folder = root / f"trial-{trial}"
     folder.mkdir()
-    if done(forked(lambda: prepare_writers(folder, writers))):
+    if done(forked(small(lambda: prepare_writers(folder, writers)))):
         return [Problem("false", "the index could not be made")], False
 
     def start(number: int) -> int:
         work = lambda: write_beside_others(folder, number)  # noqa: E731
-        return forked(work, without_lock=without_lock)
+        return forked(small(work, without_lock=without_lock))
 
     pids = [start(number) for number in range(writers)]
     victim = rng.randrange(writers)
@@ -343,7 +429,7 @@ def writers_trial(
     ]
     if done(start(victim)):
         found.append(Problem("false", "the killed writer could not go on"))
-    if done(forked(note(folder, "end.json"))):
+    if done(forked(note(folder, "writers", "end.json"))):
         return [*found, Problem("false", "the index does not open")], in_time
     end = json.loads((folder / "end.json").read_text())
     found += [Problem("false", text) for text in end["wrong"]]
@@ -352,69 +438,81 @@ def writers_trial(
     found += [Problem("lost", name) for name in expected - end["files"].keys()]
     found += [Problem("false", f"{name} is there") for name in end["files"].keys() - expected]
     for name, rows in end["files"].items():
-        if len(rows) != 2:
-            found.append(Problem("doubled" if len(rows) > 2 else "lost", f"rows of {name}"))
+        if len(rows) != SEGMENTS:
+            kind = "doubled" if len(rows) > SEGMENTS else "lost"
+            found.append(Problem(kind, f"rows of {name}"))
     if not found:
         shutil.rmtree(folder)
     return found, in_time
 
 
-def undisturbed(root: Path, change: str) -> tuple[float, Any, Any]:
-    """Prepare a change, make it once, and note its time and what was before and after."""
-    folder, link = root / f"ready-{change}", root / "here"
-    folder.mkdir()
+def undisturbed(root: Path, verb: str) -> Undisturbed:
+    """Set the stage of a verb, do it once, and note its cost and what was before and after."""
+    folder, link = root / f"ready-{verb}", root / "here"
+    shutil.copytree(root / "prepared", folder)
     point(link, folder)
-    assert done(forked(lambda: prepare(link, change))) == 0
-    assert done(forked(note(link, "before.json"))) == 0
-    set_stage(link, change)
-    shutil.copytree(folder, root / f"calm-{change}", symlinks=True)
-    point(link, root / f"calm-{change}")
+    assert done(forked(small(lambda: set_stage(link, verb)))) == 0
+    calm = root / f"calm-{verb}"
+    shutil.copytree(folder, calm)
+    point(link, calm)
+    assert done(forked(note(link, verb, "before.json"))) == 0
+    work, operations = small(lambda: perform(link, verb)), list[str]()
     began = time.monotonic()
-    assert done(forked(lambda: perform(link, change))) == 0
+    if kill_at.IS_SUPPORTED:
+        code, operations = kill_at.run(work, link)
+    else:
+        code = done(forked(work))
     spent = time.monotonic() - began
-    assert done(forked(note(link, "after.json"))) == 0
+    assert code == 0
+    assert done(forked(note(link, verb, "after.json"))) == 0
     before, after = (json.loads((link / f"{n}.json").read_text()) for n in ("before", "after"))
-    print(f"{change}: {spent:.2f} s undisturbed", flush=True)
-    return spent, before, after
+    print(f"{verb}: {spent:.2f} s undisturbed, {len(operations)} file operations", flush=True)
+    return Undisturbed(spent, len(operations), before, after)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES)
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=VERBS)
     parser.add_argument("--writers", type=int, default=1, help="so many at once")
     parser.add_argument("--without-lock", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    warm_up()
     rng = random.Random(args.seed)
     root = Path(tempfile.mkdtemp(prefix="kill_index_"))
     calm = {}
     if args.writers == 1:
-        calm = {change: undisturbed(root, change) for change in args.changes}
+        (root / "prepared").mkdir()
+        point(root / "here", root / "prepared")
+        assert done(forked(small(lambda: prepare(root / "here")))) == 0
+        calm = {verb: undisturbed(root, verb) for verb in args.verbs}
     began, failures, late = time.monotonic(), 0, 0
     counts: Counter[str] = Counter(lost=0, doubled=0, false=0)
     for number in range(args.trials):
         if args.writers > 1:
-            change = f"{args.writers} writers"
+            verb = f"{args.writers} writers"
             found, was_killed = writers_trial(
                 root, number, args.writers, rng, without_lock=args.without_lock
             )
         else:
-            change = args.changes[number % len(args.changes)]
-            found, was_killed = killed_trial(root, number, change, calm[change], rng)
+            verb = args.verbs[number % len(args.verbs)]
+            found, was_killed = killed_trial(root, number, verb, calm[verb], rng)
         late += not was_killed
         failures += bool(found)
         counts.update(problem.kind for problem in found)
         for problem in found:
-            print(f"trial {number} ({change}): {problem.kind}: {problem.what}; see {root}")
+            print(f"trial {number} ({verb}): {problem.kind}: {problem.what}; see {root}")
         if number % 50 == 49:
-            print(f"{number + 1} trials, {failures} failures", flush=True)
+            print(f"{number + 1} trials, {late} late, {failures} failures", flush=True)
     spent = (time.monotonic() - began) / max(args.trials, 1)
     told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     print(
         f"{args.trials} trials, {args.trials - late} killed in time, {failures} failures: {told}"
     )
+    for verb, one in calm.items():
+        print(f"{verb}: killed before {len(one.hit)} of {one.operations} file operations")
     print(f"{spent:.2f} s per trial")
     if not failures:
         shutil.rmtree(root)
