@@ -39,6 +39,16 @@ from ucofia.index.storage.schema import Array
         ('a bar without "salt and pepper"', ["a bar"], ["salt and pepper"]),
         ("snow on a piano, a knot", ["snow on a piano, a knot"], []),
         ("no", ["no"], []),
+        ("a man with no shirt on the beach", ["a man on the beach"], ["shirt"]),
+        ("a street without cars or people at night", ["a street at night"], ["cars", "people"]),
+        ("no people on the beach", ["on the beach"], ["people"]),
+        ("a house with no car next to a tree, snow", ["a house next to a tree, snow"], ["car"]),
+        ("a road with no cars in it", ["a road"], ["cars in it"]),
+        ("a dog with no people in the background", ["a dog"], ["people in the background"]),
+        ("a wall without pictures of cats", ["a wall"], ["pictures of cats"]),
+        ("a man but not sitting on a chair", ["a man"], ["sitting on a chair"]),
+        ("a cat, not in a box", ["a cat"], ["in a box"]),
+        ('a beach without "people in hats"', ["a beach"], ["people in hats"]),
     ],
 )
 def test_plain_english_says_what_is_unwanted(

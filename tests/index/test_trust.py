@@ -7,23 +7,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import lance
 import numpy as np
 import pytest
 import torch
 from fakes import COLOURS, ColourBackbone, clip, colour_model
+from filelock import FileLock
 
 from ucofia.errors import (
+    DamagedIndexError,
+    IndexBusyError,
     IndexReplacedError,
     NoIndexError,
     NotExplainableError,
     VersionGoneError,
 )
 from ucofia.index import snapshot
+from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.search import recall as recalls
 from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection, in_memory
-from ucofia.index.storage.schema import SegmentRow
+from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
 from ucofia.types import VideoFeatures
@@ -271,3 +276,57 @@ def test_the_preview_of_an_index_names_it(
     found = previews.read(tmp_path / "index" / "preview")
     assert found is not None and found.index_id == index.settings.id
     assert index.newest().preview is not None
+
+
+HOSTILE_JSON = ["[" * 100_000, "{}", "[]", '{"format": "x"}', '{"format": 1}', "\\", "1e999"]
+
+
+@pytest.mark.parametrize("text", HOSTILE_JSON)
+def test_small_files_of_a_strange_index_are_passed_over(text: str, folder: Path) -> None:
+    """Who holds the lock, which preview there is, what was measured: all can be done without."""
+    (folder / "preview").mkdir()
+    for name in (".lock.json", "preview/preview.json", "preview/recall.json"):
+        (folder / name).write_text(text)
+    index = Index.open(folder, colour_model())
+    assert index.search("a red")[0].path.endswith("red.mp4")
+    assert index.fast_recall() is not None
+    with FileLock(folder / ".lock"), pytest.raises(IndexBusyError, match="another process"):
+        index.compact(lock_timeout=0.0)
+    index.compact()
+
+
+@pytest.mark.parametrize("text", HOSTILE_JSON)
+def test_settings_of_a_strange_index_are_a_sentence(text: str, folder: Path) -> None:
+    table = lance.dataset(folder / "segments.lance")
+    table.update_schema_metadata({SETTINGS_KEY.decode(): text}, replace=True)
+    with pytest.raises(DamagedIndexError, match="its settings cannot be read"):
+        Index.open(folder, colour_model())
+
+
+def test_a_bank_that_was_replaced_but_not_solved_is_the_same_for_every_reader(
+    folder: Path,
+) -> None:
+    """As a writer leaves it that is killed in `set_bank`."""
+    held = Index.open(folder, colour_model())
+    assert held.search("a red")[0].confidence is not None
+    banks.set_texts(Index.open(folder, colour_model())._store, [f"two {text}" for text in BANK])
+    fresh = Index.open(folder, colour_model())
+    answers = [[(h.path, h.score, h.confidence) for h in i.search("a red")] for i in (held, fresh)]
+    assert answers[0] == answers[1]
+
+
+def test_a_small_table_that_is_compacted_while_it_is_opened_is_opened_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, opened, left = Index.open(folder, colour_model()), lance.dataset, [1, 1]
+    index.search("a red")
+
+    def dataset(where: object, *args: object, **options: object) -> object:
+        if str(where).endswith("bias.lance") and left:
+            left.pop()
+            raise ValueError("Not found: bias.lance/_versions/1.manifest")
+        return opened(where, *args, **options)
+
+    monkeypatch.setattr(lance, "dataset", dataset)
+    assert index.search("a red")[0].path.endswith("red.mp4")
+    assert not left

@@ -35,7 +35,7 @@ def checkpoint_rule(model: str) -> dict[str, Any]:
             "metric": chosen["metric"],
             "epoch": chosen.get("epoch"),
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

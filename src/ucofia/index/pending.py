@@ -64,7 +64,7 @@ class Entry:
                 replacing=tuple(FileIdentity(**file) for file in values.get("replacing", ())),
                 failed=tuple(KnownFailure(**failure) for failure in values["failed"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no journal entry: {error}") from error
 
 

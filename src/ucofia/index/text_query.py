@@ -2,8 +2,9 @@
 
 `TextQuery.parse` reads plain English: "a beach without people" is a beach, less people. The rule
 is short, so that it can be remembered: *without* and *no* begin what is unwanted, and *not* does
-at the beginning, after *but*, *and* or a comma; a comma ends it; *and* and *or* divide it. What
-stands in double quotes is taken as it is. Knows no model.
+at the beginning, after *but*, *and* or a comma. A comma ends it, and after *without* and *no* also
+a place or time ("a man with no shirt on the beach"); *and* and *or* divide it. What stands in
+double quotes is taken as it is. Knows no model.
 """
 
 import re
@@ -20,7 +21,19 @@ _BEGIN = re.compile(
     r"|(?:^|,)\s*not\s+",
     re.IGNORECASE,
 )
+_PLACE = (
+    "above|across|against|along|around|at|behind|below|beside|between|by|during|in|inside|near|"
+    r"next\s+to|on|outside|over|through|under|underneath|while"
+)
+# "no cars in it" and "no people in the background": where what is unwanted would be seen
+_ITS_PLACE = (
+    r"(?:him|her|it|them)\b|"
+    r"(?:the\s+)?(?:background|foreground|frame|image|picture|scene|shot|sight|video|view)\b"
+)
 _END = re.compile(r"\s*,\s*|\s+but\s+(?=with\s)", re.IGNORECASE)
+_END_OF_THING = re.compile(
+    rf"{_END.pattern}|\s+(?=(?:{_PLACE})\s+(?!{_ITS_PLACE}))", re.IGNORECASE
+)
 _DIVIDE = re.compile(r"\s+(?:and|or|nor)\s+", re.IGNORECASE)
 _ANYTHING = frozenset(  # "videos without people" says nothing about what is wanted
     "a an the anything clip clips footage movie movies picture pictures scene scenes video "
@@ -119,7 +132,9 @@ def _divided(text: str) -> tuple[str, list[str]]:
     at = 0
     while begin := _BEGIN.search(text, at):
         wanted.append(text[at : begin.start()])
-        end, again = _END.search(text, begin.end()), _BEGIN.search(text, begin.end())
+        # "not sitting on a chair" is all one, "no chair on the lawn" is a lawn
+        ends = _END if begin.group().lower().split()[-1] == "not" else _END_OF_THING
+        end, again = ends.search(text, begin.end()), _BEGIN.search(text, begin.end())
         if again and (not end or again.start() <= end.start()):
             stop = at = again.start()
         else:

@@ -151,7 +151,7 @@ class WorkerProcess:
         line = self._process.stdout.readline(_MAX_LINE_BYTES)
         try:
             header = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WorkerDied from error
         if not isinstance(header, dict):
             raise WorkerDied

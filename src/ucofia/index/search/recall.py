@@ -63,5 +63,5 @@ def load(folder: Path, version: Sequence[str | int]) -> Recall | None:
         found = json.loads((folder / RECALL_FILE).read_text())
         known = found.pop("version") == list(version)
         return Recall(**found) if known else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

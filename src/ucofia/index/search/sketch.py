@@ -205,7 +205,7 @@ def read(folder: Path) -> SavedPreview | None:
             if f"{unit}.{_SIDES[0]}" in arrays
         }
         preview = _preview(axes, arrays)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # also when a writer has just replaced it, or wrote another version's
     if not axes or any(_sizes(preview, unit) != _cut_sizes(preview, unit) for unit in axes):
         return None  # cut elsewhere, by another version of this package
@@ -218,7 +218,7 @@ def forget_others(folder: Path) -> None:
     """Delete what replaced, earlier and killed writers have left; only for who holds the lock."""
     try:
         current = json.loads((folder / PREVIEW_FILE).read_text())["folder"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         current = None
     for left in folder.glob("*") if folder.is_dir() else ():
         if left.is_dir() and left.name != current:

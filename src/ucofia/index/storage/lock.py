@@ -117,8 +117,11 @@ def holder(path: str) -> Holder | None:
     if not is_being_written(path):
         return None
     try:
-        return Holder(**json.loads(Path(path, HOLDER).read_text()))
-    except (OSError, ValueError, TypeError):
+        found = Holder(**json.loads(Path(path, HOLDER).read_text()))
+        # Somebody else's file: what cannot be shown as a holder is none.
+        str(found)
+        return replace(found, what=str(found.what), done=int(found.done), total=found.total and int(found.total))
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 

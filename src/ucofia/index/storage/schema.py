@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
-from ucofia.errors import NewerFormatError
+from ucofia.errors import DamagedIndexError, NewerFormatError
 from ucofia.video.sample import Segment
 
 FORMAT = 1
@@ -154,11 +154,15 @@ def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
     text = (found.metadata or {}).get(SETTINGS_KEY)
     if text is None:
         return None
-    values = json.loads(text)
-    if values["format"] > FORMAT:
-        raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
-    known = {field.name for field in fields(IndexSettings)}
-    return IndexSettings(**{name: value for name, value in values.items() if name in known})
+    try:
+        values = dict(json.loads(text))
+        if values["format"] > FORMAT:
+            raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
+        known = {field.name for field in fields(IndexSettings)}
+        return IndexSettings(**{name: value for name, value in values.items() if name in known})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = f"its settings cannot be read ({type(error).__name__})"
+        raise DamagedIndexError(Path(str(where)), problem) from error
 
 
 def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:

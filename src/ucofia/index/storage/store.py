@@ -345,8 +345,12 @@ class Store:
         """The number of a small table's version; 0 while there is none."""
         if name not in self._tables():
             return 0
-        with reading(self.path):
-            return int(lance.dataset(_table(self.path, name)).version)
+
+        def read() -> int:
+            with reading(self.path):
+                return int(lance.dataset(_table(self.path, name)).version)
+
+        return self.steadily(read)
 
     def put_small(self, name: str, table: Table, *, merge: bool = False) -> None:
         """Replace a small table, or only those of its rows whose key the new ones have."""
@@ -481,7 +485,15 @@ def _table(path: str, name: str) -> str:
 
 def _has_table(path: str, name: str) -> bool:
     if not location.is_remote(path):
-        return os.path.isdir(os.path.join(_table(path, name), "_versions"))
+        # A writer that was killed in its first commit leaves folders, and the version under the
+        # name it had while it was written ("1.manifest#1").
+        try:
+            with os.scandir(os.path.join(_table(path, name), "_versions")) as versions:
+                return any(version.name.endswith(".manifest") for version in versions)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # it is there and cannot be read; whoever opens it says why
     try:
         lance.dataset(_table(path, name))
     except (ValueError, OSError) as error:
