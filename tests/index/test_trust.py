@@ -278,7 +278,16 @@ def test_the_preview_of_an_index_names_it(
     assert index.newest().preview is not None
 
 
-HOSTILE_JSON = ["[" * 100_000, "{}", "[]", '{"format": "x"}', '{"format": 1}', "\\", "1e999"]
+HOSTILE_JSON = [
+    '{"pid": 1, "host": "x", "verb": "add", "since": "now"}',
+    "[" * 100_000,
+    "{}",
+    "[]",
+    '{"format": "x"}',
+    '{"format": 1}',
+    "\\",
+    "1e999",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE_JSON)

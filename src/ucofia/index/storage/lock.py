@@ -120,7 +120,8 @@ def holder(path: str) -> Holder | None:
         found = Holder(**json.loads(Path(path, HOLDER).read_text()))
         # Somebody else's file: what cannot be shown as a holder is none.
         str(found)
-        return replace(found, what=str(found.what), done=int(found.done), total=found.total and int(found.total))
+        total = None if found.total is None else int(found.total)
+        return replace(found, what=str(found.what), done=int(found.done), total=total)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
