@@ -1,5 +1,6 @@
 """Shards answer like one machine: the same rows, the same scores, bit for bit."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fakes import COLOURS, colour_model
 from ucofia.cluster.owner import Owner, Request, Shard
 from ucofia.cluster.shards import floor, merged, shards_of, shares
 from ucofia.errors import ClusterError
+from ucofia.index import snapshot as snapshots
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.search.scoring import Query, Ranking
@@ -155,6 +157,26 @@ def test_shards_take_the_candidates_of_one_machine(
     found = answers(snapshot, shards, queries, top=10, is_exact=False)
     same(found, whole)
     assert [r.scored for r in found] == [r.scored for r in whole] == [40] * len(queries)
+
+
+def test_a_preview_grows_with_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PREVIEW_FROM", 200)
+    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    places = set()
+    for part, rows in enumerate((300, 40, 1)):
+        fill(index._store, rows, seed=part)
+        index.add([])
+        about = json.loads((tmp_path / "index" / "preview" / "preview.json").read_text())
+        places.add(about["folder"])
+        newest = index.newest()
+        assert newest.preview is not None and len(newest.preview) == len(newest.collection)
+        queries = newest.queries(TEXTS)
+        whole = search.brute_force(queries, newest.collection, top=10)
+        same(search.exact(queries, newest.collection, top=10, preview=newest.preview), whole)
+    assert len(places) == 1  # the files that were there
+    index.remove("/videos/0/000003.mp4")
+    about = json.loads((tmp_path / "index" / "preview" / "preview.json").read_text())
+    assert about["folder"] not in places and about["count"] == 340
 
 
 def test_shards_share_the_short_list_of_x_pool(tmp_path: Path) -> None:
