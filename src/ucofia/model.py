@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ucofia.config import ModelConfig, to_dict
-from ucofia.encode.backbone import Backbone, SigmoidBackbone
+from ucofia.encode.backbone import Backbone, FramewiseBackbone, SigmoidBackbone
 from ucofia.encode.lora import Adapter
 from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
@@ -60,6 +60,12 @@ class Model(nn.Module):
     def pixels(self) -> PixelSpec | None:
         """How frames must be cropped, or None where they arrive as features."""
         return self.backbone.pixels
+
+    @property
+    def is_framewise(self) -> bool:
+        """Whether the tokens of a frame depend on that frame alone."""
+        looks_alone = isinstance(self.backbone, FramewiseBackbone) and self.backbone.is_framewise
+        return looks_alone and self.pixels is not None and not self.config.shifted_blocks
 
     @property
     def device(self) -> torch.device:

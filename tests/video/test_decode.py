@@ -213,3 +213,31 @@ def test_real_clips_give_the_frames_of_sequential_decoding() -> None:
         duration = decode.frames_at(path, [0]).info.duration_seconds
         moments = [duration * (i + 0.5) / 12 for i in range(12)]
         require_reference_frames(path, [*moments, 0.0, duration])
+
+
+def test_parts_of_a_file_without_a_packet_index_are_decoded_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_clip(tmp_path / "film.avi", codec="mpeg4", options={"bf": "2"}, frames=40)
+    _, expected = sequential(path)
+    begun: list[Path] = []
+    decode_all = demux.decode_all
+
+    def noted(place: Path, *rest):  # type: ignore[no-untyped-def]
+        begun.append(place)
+        return decode_all(place, *rest)
+
+    monkeypatch.setattr(demux, "decode_all", noted)
+    film = decode.OpenVideo(path, limits=Limits())
+
+    def part(*numbers: int) -> None:
+        found = film.frames(lambda _: numbers, keep=lambda frame: frame, heartbeat=lambda: None)
+        for number, frame in zip(numbers, found.frames, strict=True):
+            assert np.array_equal(frame, expected[number])
+
+    for first in range(0, 40, 10):
+        part(first, first + 4, first + 9)
+    assert len(begun) == 2  # once for the moments of all frames, once for all parts
+    part(7, 3)
+    assert len(begun) == 3  # to go back is to begin again
+    film.close()

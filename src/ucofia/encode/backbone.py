@@ -59,3 +59,10 @@ class SigmoidBackbone(Protocol):
     """A backbone whose scores were trained through a sigmoid, with a bias beside the scale."""
 
     logit_bias: Tensor
+
+
+@runtime_checkable
+class FramewiseBackbone(Protocol):
+    """A backbone whose tower looks at frames one by one, so that equal frames need one look."""
+
+    is_framewise: bool

@@ -23,6 +23,7 @@ from ucofia.types import PixelSpec, TextBatch
 class ClipBackbone(nn.Module):
     """The two towers of a CLIP with their projections."""
 
+    is_framewise = True
     fresh: tuple[str, ...] = ()
     model_class: Any = CLIPModel
 

@@ -36,6 +36,7 @@ ENGLISH_STOP_WORDS = tuple(
 class JoinedBackbone(nn.Module):
     """CLIP's vision tower beside any text encoder, with learned projections between them."""
 
+    is_framewise = True
     fresh: tuple[str, ...] = ("frame_projection", "sentence_projection", "word_projection")
 
     def __init__(

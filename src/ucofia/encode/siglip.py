@@ -28,6 +28,7 @@ class SiglipBackbone(nn.Module):
     """The two towers of a SigLIP; its space is as wide as its vision tower."""
 
     family = "siglip"
+    is_framewise = True
     fresh: tuple[str, ...] = ()
     model_class: Any = SiglipModel
     config_class: Any = SiglipConfig

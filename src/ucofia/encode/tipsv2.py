@@ -27,6 +27,7 @@ MEAN, STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)  # pixels between 0 and 1, as they 
 class Tipsv2Backbone(nn.Module):
     """The two towers of a TIPSv2."""
 
+    is_framewise = True
     fresh: tuple[str, ...] = ()
 
     def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None:

@@ -251,10 +251,7 @@ class Engine:
             return (frames @ query.texts[names[0]].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
-        model = self.index.model
-        batch = encode_segments.batch_of(clips, frames=model.config.frames)
-        with torch.inference_mode():
-            return model.encode_video(batch.to(model.device))
+        return encode_segments.features(self.index.model, clips)
 
     def _bank(self) -> list[str]:
         bank = self.handle.bank()

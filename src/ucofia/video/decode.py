@@ -9,7 +9,7 @@ hangs or crashes. Knows nothing of crops or models.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,7 @@ class OpenVideo:
 
     def close(self) -> None:
         """Close the file."""
+        self._reader.rewind()
         self._packets.close()
         self._file.close()
 
@@ -138,6 +139,10 @@ class _FileReader:
     keep: Keep = lambda frame: frame
     size: tuple[int, int] = (0, 0)
     in_order_times: tuple[Timeline, int] | None = None  # and how many packets were damaged
+    running: Generator[Any, None, None] | None = (
+        None  # frames in their order, and how many were taken
+    )
+    taken: int = 0
 
     def index(self) -> tuple[PacketIndex, list[Any]]:
         """Read all packets without decoding; those of a file of ordinary size are kept."""
@@ -195,14 +200,26 @@ class _FileReader:
         return self._timeline(sorted(ticks), last_duration), failures
 
     def _pictures(self, numbers: Sequence[int]) -> dict[int, Picture]:
+        """Decode on from where the part before ended, or from the beginning to go back."""
         wanted, last, pictures = set(numbers), max(numbers), {}
-        frames = demux.decode_all(self.path, self.limits, self.heartbeat)
-        for number, frame in enumerate(frame for frame in frames if frame is not None):
-            if number in wanted:
-                pictures[number] = self._picture(frame)
-            if number == last:
+        if self.running is None or min(numbers) < self.taken:
+            self.rewind()
+            self.running = demux.decode_all(self.path, self.limits, lambda: self.heartbeat())
+        for frame in self.running:
+            if frame is None:
+                continue
+            if self.taken in wanted:
+                pictures[self.taken] = self._picture(frame)
+            self.taken += 1
+            if self.taken > last:
                 break
         return pictures
+
+    def rewind(self) -> None:
+        """Let go of the file that is decoded in order, if one is."""
+        if self.running is not None:
+            self.running.close()
+        self.running, self.taken = None, 0
 
     def _timeline(self, ticks: Sequence[int], last_duration: int) -> Timeline:
         times = timeline(

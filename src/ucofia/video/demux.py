@@ -9,7 +9,7 @@ the packet index proves wrong (`PacketIndexError`), is decided by `decode`.
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -196,7 +196,9 @@ def decode_wanted(
         raise PacketIndexError
 
 
-def decode_all(path: Path, limits: Limits, heartbeat: Callable[[], None]) -> Iterator[Any | None]:
+def decode_all(
+    path: Path, limits: Limits, heartbeat: Callable[[], None]
+) -> Generator[Any | None, None, None]:
     """Decode a file from its first packet to its last; None stands for a packet that failed."""
     with open_stream(path, limits) as stream:
         for packet in itertools.chain(demux_packets(stream), [None]):

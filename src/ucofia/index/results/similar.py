@@ -52,9 +52,7 @@ def features_of(
         rows = collection.rows_of_path.get(place)
         if rows:
             return collection.features(np.array(rows), device=model.device)
-    batch = encode_segments.batch_of(_clips(place, model, segment), frames=model.config.frames)
-    with torch.inference_mode():
-        return model.encode_video(batch.to(model.device))
+    return encode_segments.features(model, _clips(place, model, segment))
 
 
 def describe(
