@@ -130,8 +130,7 @@ def _pictures(kind: str) -> Iterator["UInt8[np.ndarray, '3 h x']"]:
         head = ((row - 180) / 110) ** 2 + ((column - 320 - sway) / 80) ** 2 < 1
         mouth = ((row - 230) / (2 + at % 7)) ** 2 + ((column - 320 - sway) / 24) ** 2 < 1
         picture = np.where(head, np.array([205, 165, 140])[:, None, None], room)
-        picture = np.where(mouth, picture - 40, picture) + draw.integers(-2, 3, room.shape)
-        yield picture.clip(0, 255).astype(np.uint8)
+        yield np.where(mouth, picture - 40, picture).astype(np.uint8)
 
 
 def _decoded(path: Path, model: "Model", repeats: int) -> tuple[float, list["Clip"]]:
