@@ -25,8 +25,8 @@ import torch
 from opened import own_megabytes
 from search import BATCH, KERNELS, Bed
 
+from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.kernels import PLAIN
 from ucofia.types import TextFeatures, VideoFeatures

@@ -31,7 +31,7 @@ from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.lora import inject
 from ucofia.model import Model
 from ucofia.presets import PRESETS
-from ucofia.train.activation_checkpointing import recompute_blocks
+from ucofia.train.activation_checkpointing import checkpoint_blocks
 from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
 from ucofia.train.step import Encoder, Pairs, step_gradients
@@ -170,7 +170,7 @@ def one(name: str, batch: int) -> dict[str, Any]:
     if "chunk" in how:
         step = lambda: our_step(model, pairs, chunk=1)  # noqa: E731
     if "recomputed" in how:
-        recompute_blocks(model)
+        checkpoint_blocks(model)
     if "lora" in how:
         inject(backbone, rank=int(how.rpartition(" ")[2]), seed=0)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ucofia.datasets import activitynet, didemo, feature_files, lsmdc, msrvtt, msvd, vatex
 from ucofia.datasets.annotations import VideoFiles, read_json, read_list, read_table
-from ucofia.datasets.splits import Published
+from ucofia.datasets.splits import PublishedCounts
 
-Row = tuple[str, str, Published, int | None, int | None, str]
+Row = tuple[str, str, PublishedCounts, int | None, int | None, str]
 NOWHERE = VideoFiles(Path(), {}, {})
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ucofia import checkpoint
-from ucofia.evaluate.benchmark import Options, evaluate
+from ucofia.evaluate.benchmark import EvaluateOptions, evaluate
 from ucofia.research import figures
 from ucofia.research.ablate.job import Job
 from ucofia.research.ablate.rows import FULL, trainings
@@ -30,12 +30,14 @@ def main() -> None:
     setup = ShapesSetup(arguments.work)
     job = Job(arguments.work, arguments.work, setup)
     model = checkpoint.load(job.folder(trainings()[FULL], arguments.seed))
-    options = Options(bank_limit=BANK, available=frozenset(), normalise=("none",), batch=64)
+    options = EvaluateOptions(
+        bank_limit=BANK, available=frozenset(), normalise=("none",), batch=64
+    )
     frames = setup.data.frames
     found = evaluate(model, setup.data.dataset, frames, options=options)
     drawn = {
         "frame-weights": figures.draw_frame_weights(model, found, frames),
-        "retrieved": figures.draw_retrieved(found),
+        "retrieved": figures.draw_hubness(found),
         "levels": figures.draw_levels(model, found, frames),
     }
     for name, figure in drawn.items():

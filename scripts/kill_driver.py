@@ -33,7 +33,7 @@ from ray.cluster_utils import Cluster
 
 from ucofia.cluster.ingest import add
 from ucofia.index.index import Index
-from ucofia.index.pending import Journal
+from ucofia.index.journal import Journal
 from ucofia.index.storage.schema import checksum
 from ucofia.index.storage.store import Store
 

@@ -167,7 +167,7 @@ def evaluate(folder: Path, tower: Tower, data: TrainData) -> None:
     assert isinstance(model.backbone, FeaturesBackbone)
     model.backbone.text_cache = tower.known
     found = evaluation.evaluate(
-        model, data.dataset, data.frames, options=evaluation.Options(), progress=say
+        model, data.dataset, data.frames, options=evaluation.EvaluateOptions(), progress=say
     )
     named = {"name": "MSVD, VGG-16 features", "fingerprint": model.fingerprint()}
     named["chosen_by"] = report.checkpoint_rule(str(folder))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ucofia.timecode import clock
+from ucofia.timecode import format_timecode
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from ucofia.timecode import clock
     ],
 )
 def test_a_moment_is_the_one_that_has_begun(second: float, plain: str, fine: str) -> None:
-    assert (clock(second), clock(second, tenths=True)) == (plain, fine)
+    assert (format_timecode(second), format_timecode(second, tenths=True)) == (plain, fine)

@@ -19,20 +19,20 @@ from ucofia.errors import UCoFiAError
 if TYPE_CHECKING:
     from ucofia.batching import Rows
     from ucofia.checkpoint import load
-    from ucofia.config import LevelConfig, ModelConfig
+    from ucofia.config import LevelConfig, ModelConfig, TrainConfig
+    from ucofia.datasets.frame_sources import FrameSource
+    from ucofia.datasets.registry import OpenedData
+    from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
     from ucofia.encode.backbone import Backbone
+    from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, Ranked
+    from ucofia.evaluate.gallery import LevelScorer, SearchCheck
+    from ucofia.evaluate.matrix_report import ReportLine
     from ucofia.index.failures import Failure
     from ucofia.index.hints import Hint
     from ucofia.index.index import Index
     from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
-    from ucofia.index.results.explain import (
-        Explanation,
-        FramePart,
-        LevelPart,
-        PatchPart,
-        WordPart,
-    )
+    from ucofia.index.results.explain import Explanation, FramePart, LevelPart, PatchPart, WordPart
     from ucofia.index.results.hits import Filters, Hit, HitPart, Moment
     from ucofia.index.results.similar import TextHit
     from ucofia.index.search.collection import Collection
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.storage.schema import IndexSettings
     from ucofia.index.text_query import TextQuery
+    from ucofia.metrics import PairedDifference, RankSummary
     from ucofia.model import Model
     from ucofia.similarity.levels import Level
+    from ucofia.train.distributed import World
+    from ucofia.train.settings import TrainData, TrainSettings
+    from ucofia.train.trackers import Tracker
     from ucofia.types import (
         Levels,
         PixelSpec,
@@ -60,10 +64,14 @@ _HOMES = {
     "AddReport": "ucofia.index.ingest",
     "Backbone": "ucofia.encode.backbone",
     "Collection": "ucofia.index.search.collection",
+    "Dataset": "ucofia.datasets.types",
+    "EvaluateOptions": "ucofia.evaluate.benchmark",
+    "Evaluation": "ucofia.evaluate.benchmark",
     "Explanation": "ucofia.index.results.explain",
     "Failure": "ucofia.index.failures",
     "Filters": "ucofia.index.results.hits",
     "FramePart": "ucofia.index.results.explain",
+    "FrameSource": "ucofia.datasets.frame_sources",
     "Hint": "ucofia.index.hints",
     "Hit": "ucofia.index.results.hits",
     "HitPart": "ucofia.index.results.hits",
@@ -73,25 +81,40 @@ _HOMES = {
     "Level": "ucofia.similarity.levels",
     "LevelConfig": "ucofia.config",
     "LevelPart": "ucofia.index.results.explain",
+    "LevelScorer": "ucofia.evaluate.gallery",
     "Levels": "ucofia.types",
     "Limits": "ucofia.video.limits",
     "Model": "ucofia.model",
     "ModelConfig": "ucofia.config",
     "Moment": "ucofia.index.results.hits",
+    "OpenedData": "ucofia.datasets.registry",
+    "PairedDifference": "ucofia.metrics",
     "PatchPart": "ucofia.index.results.explain",
     "PixelSpec": "ucofia.types",
     "Progress": "ucofia.types",
+    "RankSummary": "ucofia.metrics",
+    "Ranked": "ucofia.evaluate.benchmark",
     "Recall": "ucofia.index.search.recall",
+    "ReportLine": "ucofia.evaluate.matrix_report",
     "Rows": "ucofia.batching",
+    "SearchCheck": "ucofia.evaluate.gallery",
     "Segment": "ucofia.video.sample",
     "Snapshot": "ucofia.index.snapshot",
+    "Split": "ucofia.datasets.types",
     "TextBatch": "ucofia.types",
     "TextFeatures": "ucofia.types",
     "TextHit": "ucofia.index.results.similar",
+    "TextItem": "ucofia.datasets.types",
     "TextQuery": "ucofia.index.text_query",
+    "Tracker": "ucofia.train.trackers",
+    "TrainConfig": "ucofia.config",
+    "TrainData": "ucofia.train.settings",
+    "TrainSettings": "ucofia.train.settings",
     "VideoBatch": "ucofia.types",
     "VideoFeatures": "ucofia.types",
+    "VideoItem": "ucofia.datasets.types",
     "WordPart": "ucofia.index.results.explain",
+    "World": "ucofia.train.distributed",
     "load": "ucofia.checkpoint",
 }
 
@@ -99,10 +122,14 @@ __all__ = [
     "AddReport",
     "Backbone",
     "Collection",
+    "Dataset",
+    "EvaluateOptions",
+    "Evaluation",
     "Explanation",
     "Failure",
     "Filters",
     "FramePart",
+    "FrameSource",
     "Hint",
     "Hit",
     "HitPart",
@@ -112,26 +139,41 @@ __all__ = [
     "Level",
     "LevelConfig",
     "LevelPart",
+    "LevelScorer",
     "Levels",
     "Limits",
     "Model",
     "ModelConfig",
     "Moment",
+    "OpenedData",
+    "PairedDifference",
     "PatchPart",
     "PixelSpec",
     "Progress",
+    "RankSummary",
+    "Ranked",
     "Recall",
+    "ReportLine",
     "Rows",
+    "SearchCheck",
     "Segment",
     "Snapshot",
+    "Split",
     "TextBatch",
     "TextFeatures",
     "TextHit",
+    "TextItem",
     "TextQuery",
+    "Tracker",
+    "TrainConfig",
+    "TrainData",
+    "TrainSettings",
     "UCoFiAError",
     "VideoBatch",
     "VideoFeatures",
+    "VideoItem",
     "WordPart",
+    "World",
     "load",
 ]
 

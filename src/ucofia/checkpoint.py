@@ -142,6 +142,9 @@ def load(
         UnknownNameError: No model has this name; the nearest one is told.
 
     Example:
+        >>> save(network, "my-model")
+        >>> load("my-model").config == network.config
+        True
         >>> load("clip-vit-b23")
         Traceback (most recent call last):
         ucofia.errors.UnknownNameError: unknown model 'clip-vit-b23'; did you mean 'clip-vit-b32'?

@@ -30,7 +30,7 @@ Ties = Literal["against", "for"]
 
 
 @dataclass(frozen=True)
-class Summary:
+class RankSummary:
     """What a table prints about one direction. Recall is in per cent."""
 
     recall: dict[int, float]
@@ -45,7 +45,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """One metric of two systems on the same queries: the second minus the first."""
 
     metric: str
@@ -104,12 +104,12 @@ def video_to_text_ranks(
     return ranks + (ties == "for")
 
 
-def summarise(ranks: Int[np.ndarray, " q"], *, at: Sequence[int] = (1, 5, 10)) -> Summary:
+def summarise(ranks: Int[np.ndarray, " q"], *, at: Sequence[int] = (1, 5, 10)) -> RankSummary:
     """Recall at each depth, median and mean rank."""
     if not len(ranks):
         raise MatrixError("the matrix", "has no query", "Give at least one row and one column")
     recall = {k: 100 * int((ranks <= k).sum()) / len(ranks) for k in at}
-    return Summary(recall, float(np.median(ranks)), float(ranks.mean()), len(ranks))
+    return RankSummary(recall, float(np.median(ranks)), float(ranks.mean()), len(ranks))
 
 
 def intervals(
@@ -149,7 +149,7 @@ def compare(
     groups: Int[np.ndarray, " q"] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> list[Difference]:
+) -> list[PairedDifference]:
     """Test whether two systems differ on the same queries, for each recall and the mean rank.
 
     The interval is a paired bootstrap. The p-value of a recall is McNemar's exact test; that of
@@ -176,7 +176,7 @@ def compare(
         p_value = mcnemar(wins, losses) if exact else float(flipped[i])
         mean = float(gains[:, i].mean())
         bounds = (float(low[i]), float(high[i]))
-        differences.append(Difference(name, mean, *bounds, p_value, wins, losses))
+        differences.append(PairedDifference(name, mean, *bounds, p_value, wins, losses))
     return differences
 
 

@@ -31,7 +31,10 @@ TEXTS_AT_ONCE = 64
 
 
 class Model(nn.Module):
-    """A backbone with the parts that a configuration puts on top of it."""
+    """A backbone with the parts that a configuration puts on top of it.
+
+    In the examples `model` is a toy model that knows colours; `ucofia.load` gives real ones.
+    """
 
     def __init__(self, backbone: Backbone, config: ModelConfig) -> None:
         super().__init__()
@@ -100,6 +103,10 @@ class Model(nn.Module):
 
         Raises:
             EmptyInputError: A text has no words.
+
+        Example:
+            >>> model.tokenize(["red", "green blue"]).ids.shape
+            torch.Size([2, 2])
         """
         empty = [row for row, text in enumerate(texts) if not text.strip()]
         if empty:
@@ -123,6 +130,11 @@ class Model(nn.Module):
 
         Raises:
             NotFiniteError: A feature is NaN or infinite; the weights are damaged.
+
+        Example:
+            >>> features = model.encode_text(model.tokenize(["green blue"]))
+            >>> features.sentence.shape, features.words.shape
+            (torch.Size([1, 8]), torch.Size([1, 2, 8]))
         """
         words, sentence = self.backbone.encode_words(batch)
         return TextFeatures(
@@ -142,6 +154,10 @@ class Model(nn.Module):
 
         Raises:
             EmptyInputError: A text has no words.
+
+        Example:
+            >>> sum(len(features) for features in model.encode_texts(["red", "blue"]))
+            2
         """
         if not texts:
             return
@@ -174,6 +190,12 @@ class Model(nn.Module):
             SettingError: There are more frames than `config.frames`.
             EmptyInputError: A video has no real frame.
             NotFiniteError: A feature is NaN or infinite.
+
+        Example:
+            >>> frames = torch.zeros(1, 4, 3, 32, 32, dtype=torch.uint8)  # four black frames
+            >>> batch = VideoBatch(frames, torch.ones(1, 4, dtype=torch.bool))
+            >>> model.encode_video(batch).frames.shape
+            torch.Size([1, 4, 8])
         """
         return self.encode_with_saliency(batch, noise_keys=noise_keys, noise=noise)[0]
 
@@ -241,6 +263,14 @@ class Model(nn.Module):
 
         Returns:
             One matrix per level, texts by videos; `.total()` is their weighted mean.
+
+        Example:
+            >>> frames = torch.zeros(1, 4, 3, 32, 32, dtype=torch.uint8)  # four black frames
+            >>> batch = VideoBatch(frames, torch.ones(1, 4, dtype=torch.bool))
+            >>> text = model.encode_text(model.tokenize(["black", "white"]))
+            >>> black, white = model.score(text, model.encode_video(batch)).total()[:, 0]
+            >>> bool(black > white)
+            True
         """
         return similarity.score(self.levels(), text, video)
 

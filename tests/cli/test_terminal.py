@@ -18,7 +18,7 @@ from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
 from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
-from ucofia.serve.copies import ShownHit
+from ucofia.serve.distinct_hits import DistinctHit
 
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
@@ -140,9 +140,9 @@ def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
     from ucofia.cli.search import print_hits
 
-    def hit(path: str, confidence: float | None, is_match: bool | None) -> ShownHit:
+    def hit(path: str, confidence: float | None, is_match: bool | None) -> DistinctHit:
         found = Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
-        return ShownHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
+        return DistinctHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
 
     print_hits([hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)])
     assert capsys.readouterr().out.splitlines() == [

@@ -15,7 +15,7 @@ import ray
 from fakes import colour_model
 
 from ucofia.cluster import ingest
-from ucofia.index import pending
+from ucofia.index import journal
 from ucofia.index.index import Index
 from ucofia.index.storage import fragments
 
@@ -33,7 +33,7 @@ def main(address: str, index: str, videos: str, death: str = "") -> None:
     if death:
         ingest.COMMIT_SECONDS = 0.0
     if death in ("before", "after"):
-        pending.fragments.commit = deadly
+        journal.fragments.commit = deadly
     ray.init(address=address, log_to_driver=False)
     sys.stdout.write("begins\n")
     sys.stdout.flush()

@@ -13,7 +13,7 @@ from test_ingest import BANK, same_answers
 from test_parts import rows_of, same_rows
 
 from ucofia.index.index import Index
-from ucofia.index.pending import Journal
+from ucofia.index.journal import Journal
 
 pytestmark = pytest.mark.slow
 MEMORY = {"object_store_memory": 100 << 20}

@@ -7,7 +7,7 @@ from fakes import clip, colour_model
 from ucofia.cluster.parts import Part, Work, encode_part
 from ucofia.index.discover import find
 from ucofia.index.index import Index
-from ucofia.index.pending import Journal, settle, settle_left
+from ucofia.index.journal import Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
@@ -42,7 +42,7 @@ def test_a_part_has_the_rows_of_one_machine(tmp_path: Path, videos: Path) -> Non
     index = Index.create(tmp_path / "index", model)
     done = encode_part(Work(index.path), model, whole(index, videos))
     assert len(Store.open(index.path)) == 0
-    settle(Store.open(index.path), [done.entry])
+    commit_entries(Store.open(index.path), [done.entry])
     same_rows(plain, index)
     assert (done.report.added, done.report.segments) == (report.added, report.segments)
     assert [f.path for f in done.report.failed] == [str(videos / "broken.mp4")]
@@ -55,7 +55,7 @@ def test_a_part_is_committed_once_however_often_it_is_tried(tmp_path: Path, vide
     store = Store.open(index.path)
     done = encode_part(Work(index.path), model, whole(index, videos))
     for _ in range(3):
-        settle(store, [done.entry])
+        commit_entries(store, [done.entry])
     before = rows_of(index)
     # The same videos by somebody else: other data files, another key.
     other = encode_part(Work(index.path), model, whole(index, videos))
@@ -75,7 +75,7 @@ def test_what_a_killed_run_left_in_the_journal_is_settled(tmp_path: Path, videos
     assert index.info().pending_files == 12
     journal.write(done.entry)
     (tmp_path / "index" / "journal" / "torn.json").write_text('{"key": "to')
-    assert settle_left(Store.open(index.path)) == 1
+    assert recover(Store.open(index.path)) == 1
     assert len(rows_of(index)) and index.info().pending_parts == 0
 
 
@@ -84,7 +84,7 @@ def test_a_batch_of_which_some_is_there_adds_the_rest(tmp_path: Path, videos: Pa
     index = Index.create(tmp_path / "index", model)
     done = encode_part(Work(index.path), model, whole(index, videos))
     index.add(videos / "clip03.mp4")
-    settle(Store.open(index.path), [done.entry])
+    commit_entries(Store.open(index.path), [done.entry])
     plain = Index.create(tmp_path / "plain", model)
     plain.add(videos)
     same_rows(plain, index)
@@ -106,7 +106,7 @@ def test_changed_moved_and_touched_files_are_as_on_one_machine(tmp_path: Path) -
     (folder / "late.mp4").write_bytes(b"broken" * 99)
     report = one.add(folder)
     done = encode_part(Work(other.path), model, whole(other, folder))
-    settle(Store.open(other.path), [done.entry])
+    commit_entries(Store.open(other.path), [done.entry])
     same_rows(one, other)
     assert (done.report.changed, done.report.moved) == (report.changed, report.moved) == (1, 1)
 
@@ -146,7 +146,7 @@ def test_a_file_that_somebody_else_has_indexed_meanwhile_stays_as_it_is_there(
     clip(folder / "red.mp4", ["yellow", "red", "blue"])
     index.add(folder)
     before = rows_of(index)
-    settle_left(Store.open(index.path))
+    recover(Store.open(index.path))
     assert rows_of(index).keys() == before.keys()
 
     # The same for a file that the index had known, and the run had encoded anew.
@@ -159,6 +159,6 @@ def test_a_file_that_somebody_else_has_indexed_meanwhile_stays_as_it_is_there(
     clip(folder / "green.mp4", ["black", "white", "green"])
     index.add(folder)
     before = rows_of(index)
-    settle_left(Store.open(index.path))
+    recover(Store.open(index.path))
     assert rows_of(index).keys() == before.keys()
     assert index.info().pending_parts == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import COLOURS, colour_model
 
-from ucofia.cluster.owner import Owner, Request, Shard
+from ucofia.cluster.shard_actor import Request, Shard, ShardActor
 from ucofia.cluster.shards import floor, merged, shards_of, shares
 from ucofia.errors import ClusterError
 from ucofia.index import snapshot as snapshots
@@ -69,7 +69,7 @@ def answers(
     snapshot: Snapshot, shards: list[Shard], queries: list[Query], *, top: int, **asked: object
 ) -> list[Ranking]:
     """What the actors and the driver do, without Ray between them."""
-    owners = {shard.number: Owner() for shard in shards}
+    owners = {shard.number: ShardActor() for shard in shards}
     among = asked.pop("among", None)
     count = len(snapshot.collection) if among is None else len(among)
     is_exact = asked.get("is_exact", True)
@@ -195,7 +195,7 @@ def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
     queries = snapshot.queries(TEXTS)
     _, shard, *_ = cut(snapshot, 3)
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
-    one, other = Owner(), Owner()
+    one, other = ShardActor(), ShardActor()
     said = one.search(shard, request)
     told = [[float(totals.min()) for totals in said]]
     same(other.search(shard, request, told), one.search(shard, request, told))
@@ -206,7 +206,7 @@ def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
     queries = snapshot.queries(TEXTS)
     shards = cut(snapshot, 3)
     found = answers(snapshot, shards, queries, top=10)
-    owner, count = Owner(), len(snapshot.collection)
+    owner, count = ShardActor(), len(snapshot.collection)
     request = Request("k", tuple(queries), 10, count)
     alone = owner.search(shards[2], request, [[-np.inf] * len(queries)])
     spared = owner.search(shards[2], request, [[float(r.scores.total[-1]) for r in found]])
@@ -219,12 +219,12 @@ def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
 def test_segments_that_are_not_those_of_the_version_are_refused(snapshot: Snapshot) -> None:
     first, *_ = cut(snapshot, 3)
     with pytest.raises(ClusterError, match="are not those of version"):
-        Owner().own(replace(first, digest="0" * 32))
+        ShardActor().own(replace(first, digest="0" * 32))
 
 
 def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     (whole,) = cut(snapshot, 1)
-    owner = Owner()
+    owner = ShardActor()
     whole = replace(whole, is_previewed=False)
     assert owner.own(whole)
     assert owner._open(whole).preview is not None

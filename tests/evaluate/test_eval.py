@@ -16,7 +16,13 @@ from ucofia.cli import main
 from ucofia.datasets.types import Dataset, Split
 from ucofia.errors import SettingError, UnknownNameError
 from ucofia.evaluate import gallery, matrix_files, report
-from ucofia.evaluate.benchmark import Evaluation, Options, evaluate, level_subsets, needed_videos
+from ucofia.evaluate.benchmark import (
+    EvaluateOptions,
+    Evaluation,
+    evaluate,
+    level_subsets,
+    needed_videos,
+)
 from ucofia.evaluate.hubness import best_of_levels, first_hits, shares_by_count
 from ucofia.index.search.scoring import queries
 from ucofia.index.search.search import brute_force
@@ -25,7 +31,7 @@ from ucofia.similarity.normalise import solve
 
 assert ucofia.cli.eval  # its import adds the verb
 
-BRIEF = Options(normalise=("none", "sinkhorn"), every_level=False)
+BRIEF = EvaluateOptions(normalise=("none", "sinkhorn"), every_level=False)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +121,9 @@ def test_levels_count_by_their_weights(model: Model) -> None:
     only = tuple(replace(v, weight=float(v.name == "frame") + 1e-9) for v in config.levels)
     weighted = Model(model.backbone, replace(config, levels=only)).eval()
     weighted.load_state_dict(model.state_dict())
-    found = evaluate(weighted, *tiny_dataset(), options=Options(normalise=("none", "sinkhorn")))
+    found = evaluate(
+        weighted, *tiny_dataset(), options=EvaluateOptions(normalise=("none", "sinkhorn"))
+    )
     alone = [r.line for r in found.ranked if r.levels == ("frame",)]
     for line in alone:
         assert found.line(line.direction, line.name).ranks.tolist() == line.ranks.tolist()
@@ -165,7 +173,7 @@ def test_texts_that_were_cut_are_counted_once() -> None:
 def test_a_split_must_exist_and_have_videos(model: Model) -> None:
     dataset, frames = tiny_dataset()
     with pytest.raises(UnknownNameError, match="unknown split 'tset'; did you mean 'test'"):
-        evaluate(model, dataset, frames, options=Options(split="tset"))
+        evaluate(model, dataset, frames, options=EvaluateOptions(split="tset"))
     empty = Dataset("none", dataset.train, dataset.val, Split("test", (), ()))
     with pytest.raises(SettingError, match="split is 'test', but it has no videos"):
         evaluate(model, empty, frames)

@@ -41,7 +41,7 @@ def test_an_index_without_room_for_its_preview_goes_without(tmp_path: Path) -> N
 
 
 def preview(small: Path) -> None:
-    from ucofia.index.search import sketch as previews
+    from ucofia.index.search import preview as previews
 
     try:
         previews.save(_collection(3000), {}, small / "preview")

@@ -16,12 +16,12 @@ from torch import nn
 
 from ucofia.config import ModelConfig
 from ucofia.index.search import bounds, search
-from ucofia.index.search import sketch as previews
+from ucofia.index.search import preview as previews
 from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.kernels import PLAIN, Kernels
+from ucofia.index.search.preview import Preview
+from ucofia.index.search.quantise import column_of
 from ucofia.index.search.scoring import Query, queries, score, score_many
-from ucofia.index.search.sketch import Preview
-from ucofia.index.search.summary import column_of
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
 from ucofia.types import TextFeatures, VideoFeatures
@@ -191,20 +191,20 @@ def test_bounds_hold_at_every_cut(
     query = query_of(model, rng, count, width=300)
     rows = rng.permutation(len(collection))
     for name, unit in (("video", "video"), ("frame", "frame"), ("patch", "patch")):
-        summary = preview.summaries[unit]  # type: ignore[index]
-        words = bounds.words_of(query, name, summary)
-        centre = kernels.centres(summary, rows, words.vectors)
+        quantised = preview.quantised[unit]  # type: ignore[index]
+        words = bounds.words_of(query, name, quantised)
+        centre = kernels.centres(quantised, rows, words.vectors)
         column, mask = column_of(collection, unit)  # type: ignore[arg-type]
         products = column.take(rows).astype(np.float64) @ words.vectors.T
         products[~mask[rows]] = -np.inf
-        real, sim = words.together(products.max(1)), products.max(2)
+        real, sim = words.bound_over_words(products.max(1)), products.max(2)
         level = bounds.LevelBound(words, preview, collection, rows, centre, kernels)
         assert (level.value >= real - 1e-6).all()
         for need in (np.inf, real, real + 0.05, -np.inf):  # stops at once, at some cut, never
             needed = np.broadcast_to(np.float32(need), len(rows)).astype(np.float32)
-            if not summary.codes:
+            if not quantised.codes:
                 continue
-            found, units = kernels.tight(words, summary, rows, centre, needed)
+            found, units = kernels.tight(words, quantised, rows, centre, needed)
             assert (found >= np.minimum(real, needed) - 1e-6).all()
             if words.mean_share:
                 continue
@@ -426,6 +426,6 @@ def test_a_disk_that_fills_up_leaves_the_preview_as_it_was(
 
 
 def assert_same(found: Preview, expected: Preview) -> None:
-    for unit, summary in found.summaries.items():
-        for name, array in summary.arrays().items():
-            np.testing.assert_array_equal(array, expected.summaries[unit].arrays()[name])
+    for unit, quantised in found.quantised.items():
+        for name, array in quantised.arrays().items():
+            np.testing.assert_array_equal(array, expected.quantised[unit].arrays()[name])

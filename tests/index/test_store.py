@@ -25,8 +25,7 @@ from ucofia.errors import (
 )
 from ucofia.index.index import Index
 from ucofia.index.storage import schema, segments
-from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo
-from ucofia.index.storage.segments import values_of
+from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
 from ucofia.index.storage.store import exists
 from ucofia.presets import CLIP_STRAIGHT
 

@@ -25,8 +25,8 @@ from ucofia.errors import (
 from ucofia.index import snapshot
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
+from ucofia.index.search import preview as previews
 from ucofia.index.search import recall as recalls
-from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model
@@ -79,7 +79,7 @@ def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) 
         while not stop.is_set():
             turn += 1
             previews.save(versions[turn % 3], {}, folder)
-            previews.forget_others(folder)
+            previews.delete_unused(folder)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -89,8 +89,8 @@ def test_a_reader_beside_a_swapping_writer_never_sees_a_mixture(tmp_path: Path) 
             found = previews.load(folder, versions[turn % 3])
             if found is not None:
                 seen += 1
-                for unit, summary in found.summaries.items():
-                    right = expected[turn % 3].summaries[unit].arrays()
+                for unit, summary in found.quantised.items():
+                    right = expected[turn % 3].quantised[unit].arrays()
                     for name, array in summary.arrays().items():
                         np.testing.assert_array_equal(array, right[name])
     finally:

@@ -18,7 +18,7 @@ from ucofia.index import snapshot
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.results.hits import Filters
-from ucofia.index.search import sketch as previews
+from ucofia.index.search import preview as previews
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.video.decode import frames_at
@@ -119,7 +119,7 @@ def test_a_preview_stays_when_a_video_goes(
     found = index.newest().preview
     assert found is not None and len(found) == 2
     expected = previews.build(index.collection(), found.axes)
-    ours, theirs = found.summaries["patch"].codes[0], expected.summaries["patch"].codes[0]
+    ours, theirs = found.quantised["patch"].codes[0], expected.quantised["patch"].codes[0]
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -3,8 +3,13 @@
 import pytest
 
 from ucofia.index.results import pictures
-from ucofia.index.results.explain import Explanation, PatchPart, WordPart
-from ucofia.index.results.whole_words import groups, whole_words
+from ucofia.index.results.explain import (
+    Explanation,
+    PatchPart,
+    WordPart,
+    whole_words,
+    words_with_pieces,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +25,7 @@ from ucofia.index.results.whole_words import groups, whole_words
     ],
 )  # fmt: skip
 def test_pieces_become_words(text: str, tokens: list[str], expected: list[str]) -> None:
-    found = groups(text, tokens)
+    found = words_with_pieces(text, tokens)
     assert [word for word, _ in found] == expected
     pieces = [piece for _, own in found for piece in own]
     assert pieces == [token for token in tokens if token[0] not in "[<" or token == "[UNK]"]

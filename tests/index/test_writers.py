@@ -400,7 +400,7 @@ def test_a_long_film_is_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(demux, "open_stream", noted)
     monkeypatch.setattr("ucofia.video.decode._HELD_BYTES", 0)  # as if it were a large file
-    answer, beat = decode_worker.Answerer(), lambda: None
+    answer, beat = decode_worker.RequestHandler(), lambda: None
 
     def asked(first: int, most: int | None) -> tuple[list[Any], bytes]:
         sampling = vars(Sampling(frames=3, segment=9.0, first_segment=first, most_segments=most))

@@ -14,14 +14,14 @@ from tests.train.tiny_training import tiny_dataset, tiny_model
 from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.errors import SettingError
-from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
+from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
 from ucofia.model import Model
 from ucofia.research import figures
 
 assert ucofia.cli.figure  # its import adds the verb
 
-BRIEF = Options(normalise=("none",), every_level=False)
+BRIEF = EvaluateOptions(normalise=("none",), every_level=False)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_frame_weights_show_a_text_with_its_own_video_and_the_best_wrong_one(
 
 
 def test_bars_of_retrieved_are_the_shares(found: Evaluation) -> None:
-    (axes,) = figures.draw_retrieved(found).axes
+    (axes,) = figures.draw_hubness(found).axes
     hits = first_hits(found)
     shares = [shares_by_count(hits[name], 6).values() for name in ("none", "sinkhorn")]
     assert [p.get_height() for p in axes.patches] == [*shares[0], *shares[1]]
@@ -106,8 +106,8 @@ def test_a_model_that_cannot_be_drawn_says_why(found: Evaluation) -> None:
 
 
 def test_both_files_are_whole_and_the_same_every_time(found: Evaluation, tmp_path: Path) -> None:
-    first = figures.save(figures.draw_retrieved(found), tmp_path / "a" / "retrieved")
-    again = figures.save(figures.draw_retrieved(found), tmp_path / "retrieved")
+    first = figures.save(figures.draw_hubness(found), tmp_path / "a" / "retrieved")
+    again = figures.save(figures.draw_hubness(found), tmp_path / "retrieved")
     assert [path.name for path in first] == ["retrieved.png", "retrieved.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     with Image.open(first[0]) as picture:

@@ -47,7 +47,7 @@ async def asked(session: ClientSession, tool: str, **arguments: Any) -> dict[str
 
 
 def test_an_assistant_finds_describes_and_explains(index: Index) -> None:
-    async def talk() -> None:
+    async def ask_server() -> None:
         async with connected(index) as session:
             tools = (await session.list_tools()).tools
             assert {tool.name for tool in tools} == {"search", "describe", "explain", "info"}
@@ -68,4 +68,4 @@ def test_an_assistant_finds_describes_and_explains(index: Index) -> None:
             wrong = await session.call_tool("explain", {"text": "blue", "segment": "none"})
             assert wrong.is_error and "no video" in str(wrong.content)
 
-    anyio.run(talk)
+    anyio.run(ask_server)

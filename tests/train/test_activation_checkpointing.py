@@ -10,7 +10,7 @@ from tiny_training import tiny_model
 from torch import Tensor, nn
 
 from ucofia.errors import SettingError
-from ucofia.train.activation_checkpointing import recompute_blocks
+from ucofia.train.activation_checkpointing import checkpoint_blocks
 from ucofia.train.distributed import World
 from ucofia.train.step import Encoder, step_gradients
 
@@ -32,7 +32,7 @@ def counting_bytes() -> Iterator[list[int]]:
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_recomputed_blocks_give_the_same_gradients(preset: str, chunk: int | None) -> None:
     model, lean = tiny_model(preset).train(), tiny_model(preset).train()
-    recompute_blocks(lean)
+    checkpoint_blocks(lean)
     pairs = some_pairs(model)
     losses = [
         step_gradients(Encoder(m, 3, 7), pairs, world=World(), chunk=chunk) for m in (model, lean)
@@ -46,7 +46,7 @@ def test_recomputed_blocks_keep_less_for_the_way_back() -> None:
     for lean in (False, True):
         model = tiny_model().train()
         if lean:
-            recompute_blocks(model)
+            checkpoint_blocks(model)
         with counting_bytes() as found:
             model.backbone.encode_words(some_pairs(model).texts)
         kept.append(sum(found))
@@ -55,7 +55,7 @@ def test_recomputed_blocks_keep_less_for_the_way_back() -> None:
 
 def test_a_run_that_recomputes_ends_with_the_same_bits(tmp_path: Path) -> None:
     lean = tiny_model()
-    recompute_blocks(lean)
+    checkpoint_blocks(lean)
     run(tmp_path / "lean", model=lean)
     run(tmp_path / "plain")
     assert_identical(tmp_path / "lean", tmp_path / "plain")
@@ -65,4 +65,4 @@ def test_towers_without_known_blocks_are_refused() -> None:
     model = tiny_model()
     model.backbone = nn.Linear(2, 2)  # type: ignore[assignment]
     with pytest.raises(SettingError, match="recompute is True, but these towers have"):
-        recompute_blocks(model)
+        checkpoint_blocks(model)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from test_loop import assert_identical, last_weights, run
 from test_step import gradients, some_pairs
 
-from ucofia.train.distributed import World, collected, join, own_share
+from ucofia.train.distributed import World, gather, join, own_rows
 from ucofia.train.step import Encoder, step_gradients
 
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -72,9 +72,9 @@ def test_a_video_that_one_process_misses_ends_all_of_them_with_their_steps_saved
 def test_a_process_alone_communicates_with_nobody() -> None:
     world = World()
     rows = torch.randn(3, 2, requires_grad=True)
-    assert torch.equal(collected(rows, world), rows)
-    assert not collected(rows, world).requires_grad
-    assert torch.equal(own_share(rows, world), rows)
+    assert torch.equal(gather(rows, world), rows)
+    assert not gather(rows, world).requires_grad
+    assert torch.equal(own_rows(rows, world), rows)
     assert world.any(True, torch.device("cpu"))
     world.wait()
 

@@ -1,7 +1,8 @@
 """The command `ucofia`: arguments -> one library call -> print.
 
-Results go to stdout, talk and progress to stderr. Heavy imports wait inside the commands, so that
-`ucofia --help` is quick. Exit codes: 0 fine, 1 our error in one line, 2 wrong use, 3 no match.
+Results go to stdout, messages and progress to stderr. Heavy imports stand inside the commands, so
+that `ucofia --help` is fast. Exit codes: 0 success, 1 an error of ours in one line, 2 wrong usage,
+3 no match.
 """
 
 import os
@@ -29,7 +30,7 @@ from ucofia.cli import serve as serve
 from ucofia.cli import setup as setup
 from ucofia.cli import train as train
 from ucofia.cli.app import add_panels, app
-from ucofia.cli.console import printable, talk
+from ucofia.cli.console import print_message, printable
 from ucofia.errors import UCoFiAError, UCoFiAWarning
 
 add_panels()
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     if result == INTERRUPTED:  # typer makes it of an interrupt in the middle of a command
-        talk("ucofia: interrupted; what was finished is kept.")
+        print_message("ucofia: interrupted; what was finished is kept.")
     return result if isinstance(result, int) else 0
 
 
@@ -78,8 +79,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _failed(message: str, with_traceback: bool) -> int:
     if with_traceback:
-        talk(*traceback.format_exc().rstrip().split("\n"))
-    talk(f"ucofia: {message}")
+        print_message(*traceback.format_exc().rstrip().split("\n"))
+    print_message(f"ucofia: {message}")
     return 1
 
 

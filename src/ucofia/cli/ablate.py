@@ -85,7 +85,7 @@ def ablate(
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
             for name, seed, was_done in job.run(names, range(seeds), spread=spread):
-                console.talk(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
+                console.print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
     shown = None if dataset == SHAPES else setup
     found = table.read(job.results, shown)

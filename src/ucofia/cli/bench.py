@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import show, show_json, talk
+from ucofia.cli.console import print_message, show, show_json
 from ucofia.cli.options import DeviceOption, JsonOption
 from ucofia.cli.setup import require_starter
 
@@ -49,7 +49,7 @@ def bench(
     import ucofia
 
     require_starter(model)
-    talk(f"loading {model}")
+    print_message(f"loading {model}")
     began = time.perf_counter()
     loaded = ucofia.load(model, device=device)
     found = {"load_seconds": time.perf_counter() - began} | _measured(loaded, repeats)

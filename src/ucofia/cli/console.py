@@ -75,7 +75,7 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
     with suppress(OSError, UnicodeDecodeError):
         last = Path((cache_folder() / LAST_INDEX).read_text())
         if or_last and last.is_dir():
-            talk(f"in the index {last}")
+            print_message(f"in the index {last}")
             return str(last)
     raise NoIndexError(here / INDEX_FOLDER)
 
@@ -111,14 +111,14 @@ def show_json(value: Any) -> None:
     print(found, flush=True)
 
 
-def talk(*lines: str) -> None:
+def print_message(*lines: str) -> None:
     """Print messages for the person to stderr, one line per argument."""
     print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
 
 
 class _LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        talk(*self.format(record).split("\n"))
+        print_message(*self.format(record).split("\n"))
 
 
 def configure_log(verbose: int) -> None:
@@ -183,7 +183,7 @@ def _plain_progress() -> "Progress":
         if time.monotonic() - said >= PLAIN_SECONDS:
             said = time.monotonic()
             counted = f": {done} of {total}" if total else f": {done}" if done else " ..."
-            talk(what + counted + (left and f", {left}"))
+            print_message(what + counted + (left and f", {left}"))
 
     return report
 
@@ -222,7 +222,7 @@ def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
     """Return the exit code of a search, and say so when nothing matches."""
     if any(hit.is_match is not False for hit in hits):
         return 0
-    talk("this index is empty" if is_empty else "nothing in this index matches")
+    print_message("this index is empty" if is_empty else "nothing in this index matches")
     return NO_MATCH
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
 from ucofia.errors import UnknownNameError
 
@@ -143,7 +143,9 @@ def tokens(
     videos = _videos(open_data(name, data).dataset, splits)
     present = [video for video in videos if video.path is not None and video.path.exists()]
     if len(present) < len(videos):
-        talk(f"{len(videos) - len(present):,} of {len(videos):,} videos have no file: left out")
+        print_message(
+            f"{len(videos) - len(present):,} of {len(videos):,} videos have no file: left out"
+        )
     torch.set_num_threads(threads)
     if workers == 1 and niceness and hasattr(os, "nice"):
         os.nice(niceness)

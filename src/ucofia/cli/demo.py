@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import JsonOption
 from ucofia.cli.setup import require_starter
-from ucofia.timecode import clock
+from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
     from ucofia.index.results.hits import Hit
@@ -40,11 +40,11 @@ def demo(
     with progress_bar(quiet=json) as progress:
         clips = fetch(out / "clips", progress)
     where = out / "index"
-    talk(f"{len(clips)} clips in {out / 'clips'}; loading the starter model ...")
+    print_message(f"{len(clips)} clips in {out / 'clips'}; loading the starter model ...")
     index = Index.open(where) if exists(where) else Index.create(where, "starter")
     with progress_bar(quiet=json) as progress:
         report = index.add(out / "clips", progress=progress)
-    talk(f"indexed: {report.added} added, {report.unchanged} unchanged")
+    print_message(f"indexed: {report.added} added, {report.unchanged} unchanged")
     answers = {text: index.search(text, top=3) for text in SEARCHES}
     if json:
         show_json(answers)
@@ -53,10 +53,10 @@ def demo(
             _show(text, hits)
     why = answers[SEARCHES[0]][0].explain().save(out / "why.png")
     sheet = contact_sheet(answers, out / "hits.png")
-    talk("", f"why the first hit was found: {why}", f"all hits at a glance: {sheet}")
+    print_message("", f"why the first hit was found: {why}", f"all hits at a glance: {sheet}")
     command = sys.argv[0] if Path(sys.argv[0]).name == "ucofia" else "ucofia"
-    talk("", "Now your own videos:", f"  {command} index ~/Videos")
-    talk("In the browser:", f"  {command} serve --open")
+    print_message("", "Now your own videos:", f"  {command} index ~/Videos")
+    print_message("In the browser:", f"  {command} serve --open")
     return 0
 
 
@@ -67,4 +67,4 @@ def _show(text: str, hits: "list[Hit]") -> None:
     show("", f'"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))
     for hit in hits:
         word = match_word(hit.confidence, hit.is_match) or ""
-        show(f"  {word:12}  {Path(hit.path).name:28} at {clock(hit.best_second)}")
+        show(f"  {word:12}  {Path(hit.path).name:28} at {format_timecode(hit.best_second)}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.frame_sources import FrameSource
     from ucofia.datasets.registry import OpenedData
     from ucofia.datasets.types import Dataset
-    from ucofia.evaluate.benchmark import Evaluation, Options
+    from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation
     from ucofia.evaluate.gallery import Engine
     from ucofia.model import Model
     from ucofia.types import Progress
@@ -68,7 +68,7 @@ def evaluate(
     from ucofia.datasets.registry import open_data
     from ucofia.evaluate import benchmark as evaluation
 
-    options = evaluation.Options(
+    options = evaluation.EvaluateOptions(
         split=split,
         bank=None if bank == "none" else bank,
         bank_limit=bank_limit,
@@ -119,8 +119,8 @@ def _report(
     result = report.document(found, model=named, about=about)
     if out is not None:
         report.write(found, result, out)
-        figures.save(figures.draw_retrieved(found), out / "retrieved")
-        console.talk(f"written to {out}")
+        figures.save(figures.draw_hubness(found), out / "retrieved")
+        console.print_message(f"written to {out}")
     if json:
         console.show_json(result)
     else:
@@ -130,13 +130,13 @@ def _report(
 def with_frames(
     opened: "OpenedData",
     model: "Model",
-    options: "Options",
+    options: "EvaluateOptions",
     *,
     data: Path | None,
     cache: Path | None,
     tokens: Path | None,
     progress: "Progress | None",
-) -> "tuple[Dataset, FrameSource, Options]":
+) -> "tuple[Dataset, FrameSource, EvaluateOptions]":
     """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
     from ucofia.datasets.frame_cache import CacheFrames, open_cache
     from ucofia.datasets.splits import keep_videos

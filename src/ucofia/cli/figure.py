@@ -49,10 +49,10 @@ def figure(
     """Draw frame weights, how often videos are retrieved, or what each level retrieves."""
     from ucofia import checkpoint
     from ucofia.datasets.registry import open_data
-    from ucofia.evaluate.benchmark import Options, evaluate
+    from ucofia.evaluate.benchmark import EvaluateOptions, evaluate
     from ucofia.research import figures
 
-    options = Options(
+    options = EvaluateOptions(
         split=split,
         bank="train" if name == "retrieved" else None,
         bank_limit=bank_limit,
@@ -88,7 +88,7 @@ def _drawn(name: Name, model: "Model", found: "Evaluation", frames: "FrameSource
     from ucofia.research import figures
 
     if name == "retrieved":
-        return figures.draw_retrieved(found)
+        return figures.draw_hubness(found)
     if name == "levels":
         return figures.draw_levels(model, found, frames)
     return figures.draw_frame_weights(model, found, frames)

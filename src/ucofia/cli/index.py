@@ -14,11 +14,11 @@ from ucofia.cli.console import (
     index_here,
     lines,
     outcome,
+    print_message,
     progress_bar,
     remember_index,
     show,
     show_json,
-    talk,
 )
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption, JsonOption, TopOption
 from ucofia.cli.setup import require_starter
@@ -234,10 +234,10 @@ def _opened(where: str, model: str | None, segment: str | None, device: str) -> 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
         require_starter(name)
-        talk(f"loading the model {name}")
+        print_message(f"loading the model {name}")
         with suppress(IndexExistsError):  # another process may be quicker
             made = Index.create(where, name, segment=cutting, device=device)
-            talk(f"made a new index in {where}")
+            print_message(f"made a new index in {where}")
             return made
     opened = Index.open(where, device=device)
     if segment is not None and _segment(segment) != opened.settings.segment:
@@ -277,12 +277,12 @@ def _tell(report: "AddReport", opened: "Index") -> None:
     show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
     for failure in report.failed:
         again = " (as before; not tried again)" if failure.is_known else ""
-        talk(f"  failed: {failure.path}: {failure.reason}{again}")
+        print_message(f"  failed: {failure.path}: {failure.reason}{again}")
     for warning in report.warnings:
-        talk(f"  warning: {warning}")
+        print_message(f"  warning: {warning}")
     if report.missing:
         what = f"{len(report.missing)} files are away, perhaps with their disk"
-        talk(f"  {what}; forget them with --prune")
+        print_message(f"  {what}; forget them with --prune")
     spent = ", ".join(f"{name} {value:.1f}" for name, value in report.spent.items())
     took = f"{report.seconds:.1f} s" + (f" ({spent})" if spent else "")
-    talk(f"  {len(opened)} segments in {opened.path}, {took}")
+    print_message(f"  {len(opened)} segments in {opened.path}, {took}")

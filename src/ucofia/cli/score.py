@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import show, show_json, talk
+from ucofia.cli.console import print_message, show, show_json
 from ucofia.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from ucofia.evaluate.matrix_report import Direction, Line, Normalisation, Report
+    from ucofia.evaluate.matrix_report import Direction, Normalisation, Report, ReportLine
     from ucofia.evaluate.paper_tables import Figure
-    from ucofia.metrics import Difference
+    from ucofia.metrics import PairedDifference
 
 
 class Kind(StrEnum):
@@ -107,7 +107,7 @@ def _print(
             values = "  ".join(f"{name} {value:g}" for name, value in figure.values.items())
             show(f"paper, table {figure.table}, {figure.direction}, {figure.method}: {values}")
     for warning in report.warnings:
-        talk(f"warning: {warning}")
+        print_message(f"warning: {warning}")
 
 
 def _kinds(asked: Sequence[Kind]) -> "Sequence[Normalisation]":
@@ -148,7 +148,7 @@ def _text(report: "Report") -> str:
     return "\n".join(parts)
 
 
-def _row(line: "Line", metrics: Sequence[str]) -> list[str]:
+def _row(line: "ReportLine", metrics: Sequence[str]) -> list[str]:
     values = line.summary.values()
     cells = [
         f"{values[m]:.1f} [{line.intervals[m][0]:.1f} {line.intervals[m][1]:.1f}]" for m in metrics
@@ -162,7 +162,7 @@ def _row(line: "Line", metrics: Sequence[str]) -> list[str]:
     return [line.name + ("*" if line.bank == "test queries" else ""), *cells, note]
 
 
-def _difference(found: "Difference") -> str:
+def _difference(found: "PairedDifference") -> str:
     return (
         f"{found.difference:+.1f} [{found.low:+.1f} {found.high:+.1f}], p = {found.p_value:.2g}, "
         f"{found.wins} better, {found.losses} worse"

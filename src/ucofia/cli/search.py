@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import NO_MATCH, index_here, lines, outcome, show, show_json, talk
+from ucofia.cli.console import NO_MATCH, index_here, lines, outcome, print_message, show, show_json
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -19,7 +19,7 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.timecode import clock
+from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ucofia.index.search.recall import Recall
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
-    from ucofia.serve.copies import ShownHit
+    from ucofia.serve.distinct_hits import DistinctHit
 
 T = TypeVar("T")
 
@@ -112,12 +112,12 @@ def search(
         )
 
     if text and not also and not without and not asked[0].is_plain:
-        talk(f"looking for: {asked[0]}")
+        print_message(f"looking for: {asked[0]}")
     answers = _shown(newest, asked, top, ask)
     _print(texts if queries else None, answers, json=json)
     for question in asked[:HINTED]:
         for hint in newest.hints(question):
-            talk(f"hint: {hint.message}")
+            print_message(f"hint: {hint.message}")
     if explain is not None:
         listed = answers if json else [matches_first(found) for found in answers]
         _explain([one.hit for found in listed for one in found], explain)
@@ -188,11 +188,11 @@ def _shown(
     asked: "Sequence[T]",
     top: int,
     ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
-) -> "list[list[ShownHit]]":
+) -> "list[list[DistinctHit]]":
     """Answer questions with hits as people count them: one per content, none of what is gone."""
     from ucofia.index.results.near_duplicates import NearDuplicates
     from ucofia.serve.catalogue import catalogue
-    from ucofia.serve.copies import LOOK_AHEAD, shown
+    from ucofia.serve.distinct_hits import LOOK_AHEAD, distinct_hits
 
     known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
     found, gone = [], 0
@@ -202,15 +202,15 @@ def _shown(
         def ranked(count: int, question: T = question, first: "list[Hit]" = first) -> "list[Hit]":
             return first if count == first_look else ask([question], count)[0]
 
-        page = shown(ranked, known, wanted=top, is_alike=is_alike)
+        page = distinct_hits(ranked, known, wanted=top, is_alike=is_alike)
         found.append(list(page.hits))
         gone += page.gone
     if gone:
-        talk(f"{gone} better hits are left out: their files are not there any more")
+        print_message(f"{gone} better hits are left out: their files are not there any more")
     return found
 
 
-def _print(texts: list[str] | None, answers: "list[list[ShownHit]]", *, json: bool) -> None:
+def _print(texts: list[str] | None, answers: "list[list[DistinctHit]]", *, json: bool) -> None:
     """Print the hits of one text, or of several with the texts."""
     if json:
         written = [[_written(one) for one in found] for found in answers]
@@ -226,7 +226,7 @@ def _print(texts: list[str] | None, answers: "list[list[ShownHit]]", *, json: bo
         print_hits(found)
 
 
-def _written(one: "ShownHit") -> dict[str, object]:
+def _written(one: "DistinctHit") -> dict[str, object]:
     """A hit for programs, with the other files of its content, and those that are nearly alike."""
     values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
     del values["explainer"]
@@ -234,14 +234,14 @@ def _written(one: "ShownHit") -> dict[str, object]:
     return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
-def matches_first(found: "list[ShownHit]") -> "list[ShownHit]":
+def matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
     """The order in which people are shown hits."""
     return sorted(found, key=lambda one: one.hit.is_match is False)
 
 
-def print_hits(found: "list[ShownHit]") -> None:
+def print_hits(found: "list[DistinctHit]") -> None:
     """Print hits as a table for people: matches first, how sure in words; scores are in --json."""
-    from ucofia.index.results.match import match_word
+    from ucofia.index.calibration.confidence import match_word
 
     listed = matches_first(found)
     matches = sum(one.hit.is_match is not False for one in listed)
@@ -251,17 +251,17 @@ def print_hits(found: "list[ShownHit]") -> None:
             show("less likely:")
         word = match_word(hit.confidence, hit.is_match)
         sure = f"{word:<12}  " if word else ""
-        show(f"{number:>3}  {sure}{hit.path}  at {clock(hit.best_second)}")
+        show(f"{number:>3}  {sure}{hit.path}  at {format_timecode(hit.best_second)}")
         for moment in hit.moments:
             if moment.score > hit.score - 0.1 * abs(hit.score):
-                show(f"     {' ' * len(sure)}also at {clock(moment.best_second)}")
+                show(f"     {' ' * len(sure)}also at {format_timecode(moment.best_second)}")
         for place in one.copies:
             show(f"     {' ' * len(sure)}also in {place.path}")
         if one.similar:
             show(f"     {' ' * len(sure)}{len(one.similar)} similar: {_names(one.similar)}")
 
 
-def _names(found: "Sequence[ShownHit]") -> str:
+def _names(found: "Sequence[DistinctHit]") -> str:
     names = [Path(one.info.path).name for one in found[:NAMED]]
     return ", ".join([*names, "…"] if len(found) > NAMED else names)
 
@@ -309,15 +309,15 @@ def _require_kind(path: Path | None) -> None:
 
 def _say_recall(recall: "Recall | None") -> None:
     if recall is None:
-        talk("how much --fast finds is not known: this index has no bank to ask")
+        print_message("how much --fast finds is not known: this index has no bank to ask")
     elif not recall.texts:
-        talk("this index is so small that --fast leaves nothing out")
+        print_message("this index is so small that --fast leaves nothing out")
     else:
         share = f"{recall.recall:.1%} of the exact top {recall.top}"
-        talk(f"--fast finds {share} here, measured with {recall.texts} texts of the bank")
+        print_message(f"--fast finds {share} here, measured with {recall.texts} texts of the bank")
 
 
 def _explain(hits: "list[Hit]", path: Path) -> None:
     for number, hit in enumerate(hits, 1):
         name = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        talk(f"why: {hit.explain().save(name)}")
+        print_message(f"why: {hit.explain().save(name)}")

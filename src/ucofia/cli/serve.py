@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import index_here, show, talk
+from ucofia.cli.console import index_here, print_message, show
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption
 from ucofia.errors import MissingExtraError, SettingError
 
@@ -130,7 +130,7 @@ def serve(
     opened = _opened(settings)
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
-        talk(f"{len(one)} segments in {one.path}")
+        print_message(f"{len(one)} segments in {one.path}")
     with _spread(opened, settings.cluster) as asked:
         indexes = next(iter(asked.values())) if len(asked) == 1 else asked
         _announce(settings, listening.getsockname()[1], open_page=open_page)
@@ -191,7 +191,7 @@ def _spread(opened: "dict[str, Index]", cluster: str | None) -> "Iterator[dict[s
         return
     from ucofia.cluster.search import sharded
 
-    talk("spreading the segments over the cluster")
+    print_message("spreading the segments over the cluster")
     with ExitStack() as stack:
         enter, share = stack.enter_context, len(opened)
         yield {name: enter(sharded(one, cluster, share=share)) for name, one in opened.items()}
@@ -224,7 +224,7 @@ def _announce(settings: "ServeSettings", port: int, *, open_page: bool) -> None:
     address = _address(settings.host, port, settings.token, settings.base_path)
     show(address)
     if settings.host not in LOCAL and settings.token is None:
-        talk("everybody in the network can search these videos; --token WORD limits it")
+        print_message("everybody in the network can search these videos; --token WORD limits it")
     if open_page:
         import webbrowser
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import JsonOption
 from ucofia.errors import MissingExtraError
 
@@ -36,7 +36,7 @@ def setup(yes: YesOption = False, json: JsonOption = False) -> int:
                 if progress is not None:
                     progress(f"fetching {part[0]}", number, len(missing))
                 starter_parts.fetch_part(*part)
-        talk("assembling the starter")
+        print_message("assembling the starter")
     folder = str(checkpoint.locate(starter_parts.NAME))
     with progress_bar(quiet=json) as progress:
         bank.prepare(checkpoint.load(folder), bank.texts_of(starter_parts.NAME), progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import progress_bar, show, show_json, talk
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.frame_cache import cache_folder, decode_once, stored_tokens
 from ucofia.cli.options import (
     CacheOption,
@@ -233,7 +233,7 @@ def _train_data(
         dataset, stored = stored_tokens(dataset, tokens, model)
     if world.is_first:
         for note in dataset.notes:
-            talk(f"note: {note}")
+            print_message(f"note: {note}")
     if tokens is not None:
         return TrainData(dataset, stored)
     if opened.frames is not None:
@@ -268,7 +268,7 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: object) -> None:
         asked.append(number)
         signal.signal(number, before[signal.Signals(number)])
-        talk("stopping after this step; once more to stop at once")
+        print_message("stopping after this step; once more to stop at once")
 
     before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -18,7 +18,7 @@ import torch
 
 from ucofia import scratch_array
 from ucofia.cluster import connect
-from ucofia.cluster.owner import Shard, open_collection
+from ucofia.cluster.shard_actor import Shard, open_collection
 from ucofia.cluster.shards import shards_of
 from ucofia.index.calibration.balance import (
     TEMPERATURE,
@@ -131,7 +131,7 @@ def solve_on_cluster(
             if potentials is not None:
                 return _extended(actors, shards, potentials, progress)
             return _solved(list(model.levels()), actors, shards, progress)
-        except connect.deaths() as error:
+        except connect.death_errors() as error:
             logger.info("attempt %d at the bank: %s", attempt + 1, error)
         finally:
             for actor in actors:

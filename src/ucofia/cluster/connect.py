@@ -86,7 +86,7 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
     library = ray()
     running: list[Any] = []
     waiting: dict[Any, Any] = {}
-    stillborn = _Stillborn(count)
+    failed = _FailedStarts(count)
     for _ in range(count):
         actor = make()
         waiting[actor.ready.remote()] = actor
@@ -99,8 +99,8 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
         try:
             library.get(done[0])
             running.append(actor)
-        except deaths() as error:
-            stillborn.count(error)
+        except death_errors() as error:
+            failed.count(error)
             actor = make()
             waiting[actor.ready.remote()] = actor
     for actor in waiting.values():
@@ -108,8 +108,8 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
     return running
 
 
-def deaths() -> tuple[type[BaseException], ...]:
-    """Errors that say that a process or machine is gone, not that the work is wrong."""
+def death_errors() -> tuple[type[BaseException], ...]:
+    """Errors of Ray that mean a process or machine is gone, not that the work is wrong."""
     kinds = ray().exceptions
     return (
         kinds.RayActorError,
@@ -120,8 +120,8 @@ def deaths() -> tuple[type[BaseException], ...]:
     )
 
 
-class _Stillborn:
-    """Actors that died before they began: some may, as machines go, but not all of them."""
+class _FailedStarts:
+    """Counts actors that died before they were ready; raises after too many."""
 
     def __init__(self, actors: int) -> None:
         self._left = actors + SPARE_ACTORS
@@ -157,7 +157,7 @@ class Pool(Generic[T]):
         self._busy: dict[Any, tuple[Any, T]] = {}  # answer to `run` -> actor and item
         self._idle: list[Any] = []
         self._placed_at = time.monotonic()
-        self._count, self._stillborn = count, _Stillborn(count)
+        self._count, self._failed = count, _FailedStarts(count)
         for _ in range(count):
             self._add()
 
@@ -200,18 +200,18 @@ class Pool(Generic[T]):
         actor = self._waiting.pop(answer)
         try:
             ray().get(answer)
-        except deaths() as error:
-            self._stillborn.count(error)
+        except death_errors() as error:
+            self._failed.count(error)
             self._add()
             return
-        self._stillborn = _Stillborn(self._count)
+        self._failed = _FailedStarts(self._count)
         self._idle.append(actor)
 
     def _finish(self, answer: Any) -> tuple[T, Any]:
         actor, item = self._busy.pop(answer)
         try:
             result = ray().get(answer)
-        except deaths() as error:
+        except death_errors() as error:
             logger.info("an actor died at work: %s", error)
             self._add()
             return item, Died(str(error))

@@ -29,7 +29,7 @@ from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
-from ucofia.index.pending import Entry, Journal, settle, settle_left
+from ucofia.index.journal import Entry, Journal, commit_entries, recover
 from ucofia.index.snapshot import update_preview, usable_collection
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
@@ -91,7 +91,7 @@ def add(
     is_alone = not journal.is_running()
     with connect.connected(options.address), journal.run():
         if is_alone:
-            settle_left(store)
+            recover(store)
         run = _Run(store, list(sources.find(paths)), retry=retry, progress=progress)
         work = Work(
             index=store.path,
@@ -244,7 +244,7 @@ class _Run:
         entries, self._waiting = self._waiting, []
         for attempt in range(COMMIT_ATTEMPTS if entries else 0):
             try:
-                settle(self.store, entries, seen=self.seen)
+                commit_entries(self.store, entries, seen=self.seen)
                 break
             except IndexWriteError:
                 if attempt == COMMIT_ATTEMPTS - 1:

@@ -18,7 +18,7 @@ from ucofia.index import ingest
 from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.ingest import AddReport
-from ucofia.index.pending import Entry
+from ucofia.index.journal import Entry
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.schema import FileIdentity, SegmentRow, StoredFile

@@ -17,16 +17,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ucofia.cluster import connect
-from ucofia.cluster.owner import Owner, Request, Shard, digest
+from ucofia.cluster.shard_actor import Request, Shard, ShardActor, digest
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.search import search
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.scoring import Query, Ranking, Scores, best
+from ucofia.index.search.scoring import Query, Ranking, Scores, top_k
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.fragments import rows_per_fragment
-from ucofia.index.storage.schema import Array
-from ucofia.index.storage.segments import values_of
+from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
@@ -39,13 +38,13 @@ Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
 
 
 class Actors:
-    """The owners of shards, which outlive a version; who dies is replaced by the others."""
+    """The actors that own shards, kept across versions; the others take over from a dead one."""
 
     def __init__(self, count: int | None = None, *, share: int = 1) -> None:
         ray = connect.ray()
         self.count = count or connect.slots(gpus=0)
         cpus = 1 if share == 1 else 10_000 // share / 10_000  # as finely as Ray divides one
-        self._make = ray.remote(num_cpus=cpus, max_restarts=0)(Owner).remote
+        self._make = ray.remote(num_cpus=cpus, max_restarts=0)(ShardActor).remote
         self._owners: list[Actor] = []  # of shards by their number, one of them perhaps several
         self._lock = threading.RLock()
 
@@ -63,14 +62,14 @@ class Actors:
             for number, answer in answers.items():
                 try:
                     result = ray.get(answer)
-                except connect.deaths() as error:
+                except connect.death_errors() as error:
                     logger.info("the owner of shard %d died: %s", number, error)
                     dead.append(owners[number])
                     continue
                 del left[number]
                 yield number, result
             for actor in dead:
-                self._bury(actor)
+                self._reassign(actor)
         if left:
             problem = f"every actor died that worked on shard {next(iter(left))}"
             raise ClusterError("the cluster", problem, "its machines may have too little memory")
@@ -100,13 +99,13 @@ class Actors:
         with self._lock:
             return self._owners[number % len(self._owners)]
 
-    def _bury(self, dead: Actor) -> None:
-        """Give what an actor owned to the others, and leave to these what they have."""
+    def _reassign(self, dead: Actor) -> None:
+        """Reassign the shards of a dead actor to the others, which keep their own."""
         with self._lock:
             living = [actor for actor in dict.fromkeys(self._owners) if actor is not dead]
-            heirs = itertools.cycle(living)
+            others = itertools.cycle(living)
             self._owners = (
-                [next(heirs) if actor is dead else actor for actor in self._owners]
+                [next(others) if actor is dead else actor for actor in self._owners]
                 if living
                 else []
             )
@@ -190,11 +189,11 @@ class Shards:
         told: dict[int, list[list[int]]] = {number: [] for number in asked}
         for most in (search.NEAR, search.candidates(request.queries, top=request.top)):
             arguments = {number: (*some, told[number]) for number, some in asked.items()}
-            promised = dict(self._ask(asked, "search", arguments))
+            estimates = dict(self._ask(asked, "search", arguments))
             for counts in told.values():
                 counts.append([])
             for at in range(len(request.queries)):
-                kept = shares([promised[number][at] for number in asked], most)
+                kept = shares([estimates[number][at] for number in asked], most)
                 for number, count in zip(asked, kept, strict=True):
                     told[number][-1].append(count)
         return dict(self._ask(asked, "search", {n: (*some, told[n]) for n, some in asked.items()}))
@@ -262,7 +261,7 @@ def merged(collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top:
     totals = np.concatenate([ranking.scores.total for _, ranking in parts])
     names = parts[0][1].scores.levels
     levels = {n: np.concatenate([r.scores.levels[n] for _, r in parts]) for n in names}
-    found = best(collection, rows, Scores(totals, levels), top=top)
+    found = top_k(collection, rows, Scores(totals, levels), top=top)
     return replace(found, scored=sum(ranking.scored for _, ranking in parts))
 
 
@@ -289,12 +288,12 @@ def floor(totals: Sequence[Array], top: int) -> float:
     return float(np.partition(together, -top)[-top]) if len(together) >= top else -np.inf
 
 
-def shares(promised: Sequence[Array], count: int) -> list[int]:
+def shares(estimates: Sequence[Array], count: int) -> list[int]:
     """Of each shard's candidates, best first, how many are among the best of all.
 
     Of equals those of the first shards, as on one machine those of the first rows.
     """
-    values = np.concatenate(promised)
-    owner = np.repeat(np.arange(len(promised)), [len(some) for some in promised])
+    values = np.concatenate(estimates)
+    owner = np.repeat(np.arange(len(estimates)), [len(some) for some in estimates])
     chosen = np.argsort(-values, kind="stable")[:count]
-    return [int(n) for n in np.bincount(owner[chosen], minlength=len(promised))]
+    return [int(n) for n in np.bincount(owner[chosen], minlength=len(estimates))]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ucofia.datasets.annotations import VideoFiles, find_file, find_videos, has_file, read_json
-from ucofia.datasets.splits import Published, count_notes, hold_out
+from ucofia.datasets.splits import PublishedCounts, count_notes, hold_out
 from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
-PUBLISHED = {"train": Published(10_009, 10_009), "test": Published(4_917, 4_917)}
+PUBLISHED = {"train": PublishedCounts(10_009, 10_009), "test": PublishedCounts(4_917, 4_917)}
 _HELD_OUT_VIDEOS = 500
 
 

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ucofia.datasets.annotations import VideoFiles, find_file, find_videos, read_json, read_list
-from ucofia.datasets.splits import Published, count_notes
+from ucofia.datasets.splits import PublishedCounts, count_notes
 from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
-PUBLISHED = {"train": Published(8_395), "val": Published(1_065), "test": Published(1_004)}
+PUBLISHED = {
+    "train": PublishedCounts(8_395),
+    "val": PublishedCounts(1_065),
+    "test": PublishedCounts(1_004),
+}
 _END_SECOND = 31.0
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ucofia.datasets.annotations import find_file, find_videos, read_text
-from ucofia.datasets.splits import Published, count_notes
+from ucofia.datasets.splits import PublishedCounts, count_notes
 from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 # Published counts are of sentences; clips with several of them make the videos fewer.
 PUBLISHED = {
-    "train": Published(None, 101_079),
-    "val": Published(None, 7_408),
-    "test": Published(1_000, 1_000),
+    "train": PublishedCounts(None, 101_079),
+    "val": PublishedCounts(None, 7_408),
+    "test": PublishedCounts(1_000, 1_000),
 }
 FILES = {
     "train": "LSMDC16_annos_training.csv",

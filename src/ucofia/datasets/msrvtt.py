@@ -20,18 +20,18 @@ from ucofia.datasets.annotations import (
     read_json,
     read_table,
 )
-from ucofia.datasets.splits import Published, captions_of, count_notes, hold_out
+from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes, hold_out
 from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 Part = Literal["9k", "7k", "full"]
-PUBLISHED: Mapping[Part, Mapping[str, Published]] = {
-    "9k": {"train": Published(9_000, 180_000), "test": Published(1_000, 1_000)},
-    "7k": {"train": Published(7_010, 140_200), "test": Published(1_000, 1_000)},
+PUBLISHED: Mapping[Part, Mapping[str, PublishedCounts]] = {
+    "9k": {"train": PublishedCounts(9_000, 180_000), "test": PublishedCounts(1_000, 1_000)},
+    "7k": {"train": PublishedCounts(7_010, 140_200), "test": PublishedCounts(1_000, 1_000)},
     "full": {
-        "train": Published(6_513, 130_260),
-        "val": Published(497, 9_940),
-        "test": Published(2_990, 59_800),
+        "train": PublishedCounts(6_513, 130_260),
+        "val": PublishedCounts(497, 9_940),
+        "test": PublishedCounts(2_990, 59_800),
     },
 }
 _HELD_OUT_VIDEOS = 500

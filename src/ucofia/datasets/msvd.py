@@ -16,14 +16,14 @@ from ucofia.datasets.annotations import (
     read_plain_pickle,
     require_captions,
 )
-from ucofia.datasets.splits import Published, captions_of, count_notes
+from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes
 from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 PUBLISHED = {
-    "train": Published(1_200, 48_774),
-    "val": Published(100, 4_290),
-    "test": Published(670, 27_763),
+    "train": PublishedCounts(1_200, 48_774),
+    "val": PublishedCounts(100, 4_290),
+    "test": PublishedCounts(670, 27_763),
 }
 
 

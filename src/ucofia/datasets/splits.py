@@ -9,14 +9,16 @@ from ucofia.errors import AnnotationError
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCounts:
     """How many videos and texts a split has in the papers; None where they do not say."""
 
     videos: int | None
     texts: int | None = None
 
 
-def count_notes(splits: Sequence[Split], published: Mapping[str, Published]) -> tuple[str, ...]:
+def count_notes(
+    splits: Sequence[Split], published: Mapping[str, PublishedCounts]
+) -> tuple[str, ...]:
     """List where what was read differs from what was published."""
     notes = []
     for split in splits:

@@ -15,13 +15,13 @@ from ucofia.datasets.annotations import (
     read_list,
     require_captions,
 )
-from ucofia.datasets.splits import Published, captions_of, count_notes, hold_out
+from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes, hold_out
 from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
 
 PUBLISHED = {
-    "train": Published(25_991, 259_910),
-    "val": Published(1_500, 15_000),
-    "test": Published(1_500, 15_000),
+    "train": PublishedCounts(25_991, 259_910),
+    "val": PublishedCounts(1_500, 15_000),
+    "test": PublishedCounts(1_500, 15_000),
 }
 _HELD_OUT_VIDEOS = 1_500
 

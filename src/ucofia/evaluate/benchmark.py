@@ -25,7 +25,7 @@ from ucofia.evaluate.gallery import (
     Engine,
     SearchCheck,
     check_search,
-    counting_cuts,
+    counting_truncations,
     gallery,
     level_weights,
 )
@@ -33,7 +33,7 @@ from ucofia.evaluate.matrix_report import (
     NORMALISATIONS,
     Direction,
     LevelScores,
-    Line,
+    ReportLine,
     Settings,
     score,
 )
@@ -44,7 +44,7 @@ from ucofia.types import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EvaluateOptions:
     """What is evaluated and how much of it."""
 
     split: str = "test"
@@ -70,7 +70,7 @@ class Ranked:
     """One direction of some levels under one normalisation."""
 
     levels: tuple[str, ...]
-    line: Line
+    line: ReportLine
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Evaluation:
         bank = self.banks.get("v2t")
         return 0 if bank is None else int(next(iter(bank.values())).shape[1])
 
-    def line(self, direction: Direction, name: str) -> Line:
+    def line(self, direction: Direction, name: str) -> ReportLine:
         """The line of all levels together."""
         lines = [r.line for r in self.ranked if r.levels == self.levels]
         known = {line.name: line for line in lines if line.direction == direction}
@@ -119,7 +119,7 @@ def evaluate(
     dataset: Dataset,
     frames: FrameSource,
     *,
-    options: Options | None = None,
+    options: EvaluateOptions | None = None,
     engine: Engine = HERE,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -145,11 +145,12 @@ def evaluate(
         NoFramesError: A video has no frames.
         SettingError: The split has no videos.
 
-    Example:
-        >>> found = evaluate(model, opened.dataset, opened.frames)     # doctest: +SKIP
-        >>> found.line("t2v", "none").summary.recall[1]                  # doctest: +SKIP
+    Example (`data` is a data set of six noise videos to test on, `network` a model):
+        >>> found = evaluate(network.eval(), data.dataset, data.frames)
+        >>> found.line("t2v", "none").summary.queries
+        6
     """
-    options = options or Options()
+    options = options or EvaluateOptions()
     model.eval()
     clock = _Clock()
     split = split_of(dataset, options.split)
@@ -158,9 +159,9 @@ def evaluate(
     encoded = partial(gallery, model, frames=frames, batch=options.batch, workers=options.workers)
     with clock("encoding videos"):
         collection = encoded(split, progress=progress)
-    with clock("scoring"), counting_cuts() as cut:
+    with clock("scoring"), counting_truncations() as cut:
         scores = engine.score(model, texts, collection, split.name, progress=progress)
-    with counting_cuts():
+    with counting_truncations():
         with clock("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
         with clock("scoring the bank"):
@@ -200,7 +201,7 @@ def rank_all(
     truth: np.ndarray,
     banks: Mapping[Direction, LevelScores],
     weights: Mapping[str, float],
-    options: Options,
+    options: EvaluateOptions,
     *,
     stepper: Stepper = HERE.stepper,
     progress: Progress | None = None,
@@ -238,7 +239,7 @@ def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from combinations(names, size)
 
 
-def needed_videos(dataset: Dataset, options: Options) -> list[VideoItem]:
+def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]:
     """The videos whose frames an evaluation asks for."""
     found = list(split_of(dataset, options.split).videos)
     if options.bank is not None:
@@ -246,7 +247,7 @@ def needed_videos(dataset: Dataset, options: Options) -> list[VideoItem]:
     return found
 
 
-def _bank(split: Split, options: Options) -> BankPart:
+def _bank(split: Split, options: EvaluateOptions) -> BankPart:
     """Take texts and videos, each evenly spread over the split."""
     limit, available = options.bank_limit, options.available
     texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
@@ -283,7 +284,7 @@ def _spread(count: int, limit: int | None) -> list[int]:
 
 
 def _warnings(
-    options: Options, bank: Split | None, ranked: Sequence[Ranked], cut: int
+    options: EvaluateOptions, bank: Split | None, ranked: Sequence[Ranked], cut: int
 ) -> Iterator[str]:
     if options.split != "test":
         yield f"this is the {options.split} split; published figures are of test"

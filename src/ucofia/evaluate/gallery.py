@@ -186,7 +186,7 @@ def stored(features: VideoFeatures) -> VideoFeatures:
 
 
 @contextmanager
-def counting_cuts() -> Iterator[list[int]]:
+def counting_truncations() -> Iterator[list[int]]:
     """Count texts that are cut, instead of warning batch by batch."""
     found: list[int] = []
     with warnings.catch_warnings(record=True) as caught:

@@ -14,8 +14,8 @@ import numpy as np
 from ucofia.errors import MatrixError, UnknownNameError
 from ucofia.evaluate.matrix_files import mean_level, require_bank
 from ucofia.metrics import (
-    Difference,
-    Summary,
+    PairedDifference,
+    RankSummary,
     Ties,
     compare,
     intervals,
@@ -58,19 +58,19 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Line:
+class ReportLine:
     """One direction under one normalisation."""
 
     direction: Direction
     name: str
     bank: BankOrigin
-    summary: Summary
+    summary: RankSummary
     intervals: Mapping[str, tuple[float, float]]
     ranks: np.ndarray = field(repr=False)
     tied: int  # queries whose answer ties with a wrong candidate, which counts against it
-    if_won: Summary  # the figures if all these ties were won
+    if_won: RankSummary  # the figures if all these ties were won
     residual: float | None = None  # of Sinkhorn-Knopp: the share of the bank not yet balanced
-    versus_none: Sequence[Difference] = ()
+    versus_none: Sequence[PairedDifference] = ()
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Report:
     videos: int
     temperature: float
     temperature_reason: str
-    lines: Sequence[Line]
+    lines: Sequence[ReportLine]
     warnings: Sequence[str]
-    versus_other: Mapping[Direction, Sequence[Difference]] = field(default_factory=dict)
+    versus_other: Mapping[Direction, Sequence[PairedDifference]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def score(
     raw = {d: Variant("none", total).ranks(d, truth) for d in DIRECTIONS}
     temperature, reason = _temperature(settings.temperature, scores)
     settings = replace(settings, temperature=temperature)
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     for direction in DIRECTIONS:
         for name in settings.normalise:
             for variant in variants(direction, name, scores, banks.get(direction), settings):
@@ -199,11 +199,11 @@ def _line(
     truth: np.ndarray,
     raw: np.ndarray,
     settings: Settings,
-) -> Line:
+) -> ReportLine:
     ranks, groups = variant.ranks(direction, truth), _groups(direction, truth)
     won = variant.ranks(direction, truth, ties="for")
     is_raw = variant.name == "none"
-    return Line(
+    return ReportLine(
         direction=direction,
         name=variant.name,
         bank=variant.bank,
@@ -219,11 +219,11 @@ def _line(
 
 def _versus(
     raw: Mapping[Direction, np.ndarray], other: np.ndarray, truth: np.ndarray, settings: Settings
-) -> dict[Direction, Sequence[Difference]]:
+) -> dict[Direction, Sequence[PairedDifference]]:
     if other.shape[0] != len(truth):
         problem = f"has {other.shape[0]} rows, but the first has {len(truth)}"
         raise MatrixError("the matrix to compare with", problem, "Both must score the same texts")
-    found: dict[Direction, Sequence[Difference]] = {}
+    found: dict[Direction, Sequence[PairedDifference]] = {}
     for direction, ranks in raw.items():
         theirs = Variant("none", other).ranks(direction, truth)
         found[direction] = compare(ranks, theirs, at=settings.at, groups=_groups(direction, truth))
@@ -257,7 +257,7 @@ def _temperature(wanted: float | None, scores: LevelScores) -> tuple[float, str]
     return 1.0, "the scores go beyond -1 and 1, so they count as logits"
 
 
-def _tie_warnings(lines: Sequence[Line]) -> list[str]:
+def _tie_warnings(lines: Sequence[ReportLine]) -> list[str]:
     """Warn of how much hangs on ties; half precision makes them, and so do texts that recur."""
     found = []
     for line in lines:
@@ -271,7 +271,7 @@ def _tie_warnings(lines: Sequence[Line]) -> list[str]:
     return found
 
 
-def _warnings(lines: Sequence[Line]) -> list[str]:
+def _warnings(lines: Sequence[ReportLine]) -> list[str]:
     found = []
     for line in lines:
         if line.bank != "test queries":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ucofia.encode.backbone import Backbone
-from ucofia.index.results.whole_words import NOT_WORDS, groups
+from ucofia.index.results.explain import NOT_WORDS, words_with_pieces
 from ucofia.index.text_query import TextQuery
 
 TOKENIZER = "tokenizer.json"  # among the assets of a backbone
@@ -75,7 +75,7 @@ def cut_words(text: str, backbone: Backbone) -> list[str]:
     """The words of a text that the tokenizer does not keep whole, as they were typed."""
     tokens = backbone.words_of(text, length=LONGEST)
     found = []
-    for word, pieces in groups(text, tokens):
+    for word, pieces in words_with_pieces(text, tokens):
         spelt = [piece for piece in pieces if any(letter.isalpha() for letter in piece)]
         if len(spelt) > 1 or (spelt and "UNK" in spelt[0]):
             found.append(word)

@@ -19,7 +19,7 @@ from ucofia.index.discover import is_below, place_of
 from ucofia.index.hints import Hint
 from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
-from ucofia.index.pending import Journal, settle_left
+from ucofia.index.journal import Journal, recover
 from ucofia.index.results import export
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
@@ -43,14 +43,17 @@ class Index:
     """Videos that can be found with words.
 
     Made by `create`, opened by `open`; both take the folder of the index, or the address of one in
-    an object store. Every question is answered from the newest version; `newest()` holds one.
+    an object store. Every query is answered from the newest version; `newest()` holds one.
+
+    In the examples of all methods, `videos` is a folder with red.mp4, green.mp4 and blue.mp4,
+    `model` is a toy model that knows colours, and `index` is an index of these three videos.
 
     Example:
-        >>> index = Index.create("holiday.index", "starter")  # doctest: +SKIP
-        >>> index.add("~/Videos").added  # doctest: +SKIP
-        412
-        >>> index.search("a dog catches a frisbee", top=1)[0].path  # doctest: +SKIP
-        '/home/ada/Videos/beach.mp4'
+        >>> index = Index.create("colours.index", model)  # or a name: "starter"
+        >>> index.add(videos).added
+        3
+        >>> Path(index.search("red", top=1)[0].path).name
+        'red.mp4'
         >>> Index.open("nowhere.index")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ucofia.errors.NoIndexError: there is no index at nowhere.index. Make one: ...
@@ -89,6 +92,11 @@ class Index:
             IndexExistsError: There is an index already; it is left as it is.
             ForeignFolderError: The folder holds something else.
             IndexWriteError: The folder cannot be written.
+
+        Example:
+            >>> index = Index.create("new.index", model, segment=10.0, bank=["red", "blue"])
+            >>> len(index), index.settings.segment
+            (0, 10.0)
         """
         segments(1.0, segment)
         if isinstance(model, Model):
@@ -127,6 +135,10 @@ class Index:
             NoIndexError: There is none.
             ModelMismatchError: The given model is not the one that filled it.
             NewerFormatError: A newer version of this package wrote it.
+
+        Example:
+            >>> Index.open(index.path, model).info().videos
+            3
         """
         index = cls(Store.open(path), model, device=device)
         if model is not None:
@@ -138,6 +150,10 @@ class Index:
 
         Raises:
             NoIndexError: There is none any more.
+
+        Example:
+            >>> len(index.reopened())
+            3
         """
         fresh = Index(Store.open(self.path), device=self._device)
         if fresh.settings.fingerprint == self.settings.fingerprint:
@@ -151,12 +167,22 @@ class Index:
 
     @property
     def settings(self) -> IndexSettings:
-        """What holds for all of its rows."""
+        """What holds for all of its rows.
+
+        Example:
+            >>> index.settings.frames == index.model.config.frames
+            True
+        """
         return self._store.settings
 
     @cached_property
     def model(self) -> Model:
-        """The model that filled the index."""
+        """The model that filled the index.
+
+        Example:
+            >>> index.model.config.frames
+            12
+        """
         if self._given is not None:
             return self._given
         name = self.settings.model
@@ -171,12 +197,25 @@ class Index:
         return len(self._store)
 
     def newest(self) -> Snapshot:
-        """The newest version; asked directly, all its answers are about that version."""
+        """The newest version; asked directly, all its answers are about that version.
+
+        Example:
+            >>> version = index.newest()
+            >>> index.remove(videos / "red.mp4")
+            1
+            >>> len(version.collection), len(index.newest().collection)
+            (3, 2)
+        """
         self._snapshot = newest(self._store, self._snapshot, lambda: self.model)
         return self._snapshot
 
     def collection(self) -> Collection:
-        """All segments of the newest version with their biases, as search sees them."""
+        """All segments of the newest version with their biases, as search sees them.
+
+        Example:
+            >>> [Path(segment.path).name for segment in index.collection().segments]
+            ['blue.mp4', 'green.mp4', 'red.mp4']
+        """
         return self.newest().collection
 
     def set_bank(
@@ -195,6 +234,11 @@ class Index:
 
         Raises:
             IndexBusyError: Another process wrote for longer than `lock_timeout`.
+
+        Example:
+            >>> index.set_bank(["red", "green blue"])
+            >>> index.bank_texts()
+            ['red', 'green blue']
         """
         with self._writing("set_bank", lock_timeout, progress):
             bank = banks.set_texts(self._store, texts)
@@ -235,6 +279,11 @@ class Index:
             UnreadableVideoError: One of `paths` is not there.
             IndexBusyError: Another process wrote for longer than `lock_timeout`.
             IndexWriteError: The index cannot be written; what was committed before stays.
+
+        Example:
+            >>> report = index.add(videos)
+            >>> report.added, report.unchanged, report.failed
+            (0, 3, [])
         """
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         model, watch = self.model, Stopwatch()
@@ -296,8 +345,12 @@ class Index:
             IndexReplacedError: The index was deleted and made again since it was opened.
 
         Example:
-            >>> for hit in index.search("a red car", top=3):  # doctest: +SKIP
-            ...     print(hit.path, hit.best_second, hit.confidence)
+            >>> hit = index.search("red", top=1)[0]
+            >>> Path(hit.path).name, round(hit.end_second - hit.start_second)
+            ('red.mp4', 1)
+            >>> only = Filters(under=[videos / "blue.mp4"])
+            >>> [Path(hit.path).name for hit in index.search("red", filters=only)]
+            ['blue.mp4']
         """
         (hits,) = self.search_many(
             [text],
@@ -331,6 +384,11 @@ class Index:
 
         Returns:
             One list of hits for each text, in their order.
+
+        Example:
+            >>> red, blue = index.search_many(["red", "blue"], top=1)
+            >>> Path(red[0].path).name, Path(blue[0].path).name
+            ('red.mp4', 'blue.mp4')
         """
         return self.newest().search_many(
             texts,
@@ -351,8 +409,8 @@ class Index:
             Sentences, some with a text to ask instead; none for most texts.
 
         Example:
-            >>> index.hints("a red ballon")[0].suggestion  # doctest: +SKIP
-            'a red balloon'
+            >>> index.hints("red")
+            []
         """
         return self.newest().hints(text)
 
@@ -361,6 +419,10 @@ class Index:
 
         Returns:
             The share, measured by asking a few texts of the bank both ways; None without a bank.
+
+        Example:
+            >>> index.fast_recall().recall  # so few segments are all scored
+            1.0
         """
         return self.newest().fast_recall()
 
@@ -377,6 +439,10 @@ class Index:
         Raises:
             SettingError: No texts were given, and there is no bank.
             VideoError: The file cannot be decoded.
+
+        Example:
+            >>> index.describe(videos / "red.mp4", ["red", "blue"], top=1)[0].text
+            'red'
         """
         chosen = self.bank_texts() if texts is None else texts
         if not chosen:
@@ -400,6 +466,10 @@ class Index:
         Returns:
             Hits whose `levels` say how alike whole videos, and frames, are (cosines). They have no
             confidence and cannot explain themselves by words.
+
+        Example:
+            >>> [Path(hit.path).name for hit in index.similar(videos / "red.mp4")]
+            ['blue.mp4', 'green.mp4']
         """
         return self.newest().similar(example, top=top, filters=filters)
 
@@ -415,6 +485,11 @@ class Index:
 
         Raises:
             NotInIndexError: There is no such segment.
+
+        Example:
+            >>> hit = index.search("red", top=1)[0]
+            >>> [part.word for part in index.explain("red", hit.segment).words]
+            ['red']
         """
         return self.newest().explain(text, segment)
 
@@ -435,6 +510,12 @@ class Index:
 
         Raises:
             NotInIndexError: Nothing of the index lies at one of `paths`; nothing is forgotten.
+
+        Example:
+            >>> index.remove(videos / "red.mp4")
+            1
+            >>> len(index)
+            2
         """
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         places = [place_of(path) for path in given]
@@ -457,10 +538,14 @@ class Index:
         Returns:
             One sentence for each segment or table that is not as it was written; empty when all
             is well.
+
+        Example:
+            >>> index.verify()
+            []
         """
         self._store.refresh()
         try:
-            wrong = self._store.steadily(lambda: list(self._store.wrong_checksums()))
+            wrong = self._store.with_retry(lambda: list(self._store.wrong_checksums()))
         except DamagedIndexError as error:
             return [error.problem]
         return [f"{name} is not what was written" for name in wrong]
@@ -476,10 +561,15 @@ class Index:
         Args:
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
             progress: Called with (what, done, total) now and then.
+
+        Example:
+            >>> index.compact()
+            >>> len(index)
+            3
         """
         journal = Journal(self.path)
         if not journal.is_running():
-            settle_left(self._store)
+            recover(self._store)
         with self._writing("compact", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
@@ -502,22 +592,41 @@ class Index:
 
         Raises:
             FileWriteError: It could not be written.
+
+        Example:
+            >>> index.export("segments.csv")
+            3
         """
         self._store.refresh()
-        return self._store.steadily(lambda: export.write_table(self._store, Path(path)))
+        return self._store.with_retry(lambda: export.write_table(self._store, Path(path)))
 
     def bank_texts(self) -> list[str]:
-        """The texts that scores are normalised against."""
+        """The texts that scores are normalised against.
+
+        Example:
+            >>> index.bank_texts()[:2]
+            ['red red', 'red green']
+        """
         bank = banks.read(self._store)
         return list(bank.texts) if bank else []
 
     def info(self) -> IndexInfo:
-        """Say what the index holds: counts, its model, failures, and whether it wants care."""
+        """Say what the index holds: counts, its model, failures, and whether it wants care.
+
+        Example:
+            >>> info = index.info()
+            >>> info.videos, info.seconds_of_video, info.failed_files
+            (3, 3.0, 0)
+        """
         self._store.refresh()
         return info(self._store)
 
     def require_model(self, name: str) -> None:
-        """Make sure that the index belongs to the model of this name or folder."""
+        """Make sure that the index belongs to the model of this name or folder.
+
+        Example:
+            >>> index.require_model(index.settings.model)
+        """
         if name != self.settings.model:
             self._require_same(checkpoint.load(name, device=self._device))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ucofia.index import pending
+from ucofia.index import journal
 from ucofia.index.calibration import bank as banks
 from ucofia.index.failures import known_failures
 from ucofia.index.storage.location import size_bytes
@@ -62,6 +62,6 @@ def info(store: Store) -> IndexInfo:
         format=settings.format,
         version=store.version,
         fragments=store.fragments(),
-        **pending.facts(store),
+        **journal.pending_counts(store),
         size_bytes=size_bytes(store.path),
     )

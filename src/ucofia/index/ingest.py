@@ -25,7 +25,7 @@ from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.stopwatch import Stopwatch
-from ucofia.timecode import clock
+from ucofia.timecode import format_timecode
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
 from ucofia.video.limits import Limits
@@ -411,7 +411,8 @@ class _Run:
 def _moment(path: str, _number: int, duration_seconds: float, clip: Clip) -> str:
     if duration_seconds < LONG_SECONDS or clip.end_second >= duration_seconds:
         return ""
-    return f" {os.path.basename(path)}, {clock(clip.end_second)} of {clock(duration_seconds)}"
+    done, end = format_timecode(clip.end_second), format_timecode(duration_seconds)
+    return f" {os.path.basename(path)}, {done} of {end}"
 
 
 def _digest(path: str) -> str:

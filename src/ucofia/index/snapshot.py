@@ -23,16 +23,16 @@ from ucofia.index.results.combined_hits import combined_hits
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, hits_of, rank_videos
 from ucofia.index.results.similar import TextHit
+from ucofia.index.search import preview as previews
 from ucofia.index.search import recall as recalls
-from ucofia.index.search import sketch as previews
 from ucofia.index.search.bounds import unit_of, vectors_of
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.min_confidence import with_min_confidence
+from ucofia.index.search.preview import Preview, SavedPreview
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Query, Ranking, queries
 from ucofia.index.search.search import Searcher
-from ucofia.index.search.sketch import Preview, SavedPreview
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import TextQuery
@@ -267,7 +267,7 @@ def newest(store: Store, held: Snapshot | None, load_model: Callable[[], Model])
     store.refresh()
     if held is not None and held.version == _version(store):
         return held
-    return store.steadily(lambda: _read(store, load_model))
+    return store.with_retry(lambda: _read(store, load_model))
 
 
 def _version(store: Store) -> tuple[str, int, int]:
@@ -336,7 +336,7 @@ def update_preview(
     if folder is None:
         return
     if is_locked:
-        previews.forget_others(folder)
+        previews.delete_unused(folder)
     saved = _saved_preview(store)
     if len(collection) < PREVIEW_FROM or (saved and saved.is_of(collection, store.settings.id)):
         return
@@ -355,7 +355,7 @@ def update_preview(
     except OSError as error:
         logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
     if is_locked:
-        previews.forget_others(folder)
+        previews.delete_unused(folder)
 
 
 def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:

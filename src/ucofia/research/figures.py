@@ -111,7 +111,7 @@ def draw_frame_weights(model: Model, found: Evaluation, frames: FrameSource) -> 
     return figure
 
 
-def draw_retrieved(found: Evaluation) -> Figure:
+def draw_hubness(found: Evaluation) -> Figure:
     """Draw how often videos are the first hit, before and after Sinkhorn-Knopp."""
     texts, videos = len(found.split.texts), len(found.split.videos)
     hits = first_hits(found)

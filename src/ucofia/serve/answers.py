@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from ucofia.index.calibration.confidence import MATCH
+from ucofia.index.calibration.confidence import MATCH, match_word
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
-from ucofia.index.results.match import match_word
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
 from ucofia.serve.catalogue import Catalogue, is_there, video_id
-from ucofia.serve.copies import ShownHit
+from ucofia.serve.distinct_hits import DistinctHit
 from ucofia.serve.engine import Found, Timeline
 from ucofia.serve.media import media_type
 
@@ -69,7 +68,7 @@ def timeline_answer(line: Timeline, parts: Sequence[SegmentInfo]) -> schema.Time
 
 
 @dataclass(frozen=True)
-class Writer:
+class ResponseBuilder:
     """Writes answers whose addresses lie below a base path."""
 
     base: str
@@ -135,7 +134,7 @@ class Writer:
             hit.segment, nearest_frame(known.segments[hit.segment], hit.best_second)
         )
 
-    def _hit(self, one: ShownHit) -> schema.HitOut:
+    def _hit(self, one: DistinctHit) -> schema.HitOut:
         hit, info = one.hit, one.info
         frame = nearest_frame(info, hit.best_second)
         moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]

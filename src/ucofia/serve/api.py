@@ -82,7 +82,7 @@ class Api:
         self.jobs = Jobs(self.handle, self.files)
         folder = settings.thumbnails or cache_folder() / "thumbnails"
         self.thumbnails = Thumbnails(self.files, folder, disk_bytes=settings.thumbnail_bytes)
-        self.write = answers.Writer(settings.base_path + prefix)
+        self.write = answers.ResponseBuilder(settings.base_path + prefix)
         self.others: list[schema.OtherIndex] = []
         self._uploads = 0
 

@@ -18,8 +18,8 @@ from ucofia.serve.api import DECODING_MAY_WAIT, Api, Executors
 from ucofia.serve.engine import one_thread
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.memory import release_weights
-from ucofia.serve.middleware import Guard
-from ucofia.serve.observe import Metrics, Observe
+from ucofia.serve.middleware import SecurityMiddleware
+from ucofia.serve.monitoring import Metrics, RequestMonitor
 from ucofia.serve.settings import ServeSettings
 
 READING_MAY_WAIT = 256
@@ -82,8 +82,8 @@ def create_app(
         ):
             app.include_router(router, prefix=prefix)
     problems.install(app)
-    app.add_middleware(Guard, settings=settings, prefixes=tuple(apis))
-    app.add_middleware(Observe, metrics=metrics, log_format=settings.access_log)
+    app.add_middleware(SecurityMiddleware, settings=settings, prefixes=tuple(apis))
+    app.add_middleware(RequestMonitor, metrics=metrics, log_format=settings.access_log)
     return app
 
 

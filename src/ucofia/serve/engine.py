@@ -19,15 +19,14 @@ from ucofia.index import encode_segments
 from ucofia.index.hints import Hint
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
-from ucofia.index.results.explain import Explanation
+from ucofia.index.results.explain import Explanation, whole_words
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.near_duplicates import NearDuplicates
 from ucofia.index.results.similar import TextHit
-from ucofia.index.results.whole_words import whole_words
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.text_query import TextQuery
 from ucofia.serve.catalogue import Catalogue, is_there
-from ucofia.serve.copies import Shown, shown
+from ucofia.serve.distinct_hits import DistinctHits, distinct_hits
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle, View
 from ucofia.types import VideoFeatures
@@ -46,7 +45,7 @@ SEGMENTS_COMPARED = 512  # of the collection, for the scale of a timeline
 class Found:
     """One page of hits, and whether there are more."""
 
-    page: Shown
+    page: DistinctHits
     has_more: bool
     was_cut: bool = False
     hints: Sequence[Hint] = ()
@@ -274,9 +273,9 @@ class Engine:
         page = self._shown(kept, offset + top + 1)
         return _found(page, offset, top, was_cut=was_cut)
 
-    def _shown(self, answer: Callable[[int], list[Hit]], wanted: int) -> Shown:
+    def _shown(self, answer: Callable[[int], list[Hit]], wanted: int) -> DistinctHits:
         is_alike = NearDuplicates(self.snapshot.collection)
-        return shown(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
+        return distinct_hits(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
 
     def _kept(
         self, key: tuple[object, ...], wanted: int, answer: Callable[[int], list[Hit]]
@@ -291,9 +290,9 @@ class Engine:
         return known[1]
 
 
-def _found(page: Shown, offset: int, top: int, *, was_cut: bool = False) -> Found:
+def _found(page: DistinctHits, offset: int, top: int, *, was_cut: bool = False) -> Found:
     hits = page.hits[offset : offset + top]
-    return Found(Shown(hits, page.gone), len(page.hits) > offset + top, was_cut)
+    return Found(DistinctHits(hits, page.gone), len(page.hits) > offset + top, was_cut)
 
 
 def one_thread() -> None:

@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 
 from ucofia import __version__
 from ucofia.errors import UCoFiAError
+from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
-from ucofia.index.results.match import Match, match_word
 from ucofia.index.text_query import TextQuery
 from ucofia.serve.engine import Engine
 from ucofia.serve.executor import BoundedExecutor

@@ -42,7 +42,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """ASGI middleware around everything."""
 
     def __init__(

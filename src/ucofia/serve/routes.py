@@ -13,7 +13,7 @@ from ucofia.serve import media, schema, uploads
 from ucofia.serve.answers import nearest_frame
 from ucofia.serve.api import Api
 from ucofia.serve.middleware import COOKIE, cookie_of, is_token
-from ucofia.serve.observe import Metrics
+from ucofia.serve.monitoring import Metrics
 from ucofia.serve.problems import responses
 from ucofia.serve.settings import ServeSettings
 from ucofia.serve.thumbnails import Size

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from ucofia.index.results.match import Match
+from ucofia.index.calibration.confidence import Match
 from ucofia.index.search.search import TOP
 
 

@@ -1,7 +1,7 @@
-"""Less memory for the towers: what happens inside a block is computed again on the way back.
+"""Activation checkpointing: activations inside a block are recomputed in the backward pass.
 
 Gradient caching (`step.py`) brings the activations down to those of one pair; inside one pair of a
-large tower or a long video, this goes on. It is as exact, and costs one more forward pass too.
+large tower or a long video, this reduces them further. It is exact and costs a forward pass.
 """
 
 from functools import partial
@@ -11,13 +11,13 @@ from torch.utils.checkpoint import checkpoint
 from ucofia.errors import SettingError
 from ucofia.model import Model
 
-# The two halves of a block by transformers' names, which all our CLIP towers have. Halves and not
-# blocks, because the token shift works between them.
+# The two parts of a block by transformers' names, which all our CLIP towers have. Not whole
+# blocks, because the token shift works between the two.
 _HALVES = ("self_attn", "mlp")
 
 
-def recompute_blocks(model: Model) -> None:
-    """Keep only what enters each half of a tower's blocks until its gradient is wanted."""
+def checkpoint_blocks(model: Model) -> None:
+    """Store only the inputs of the attention and MLP parts of every block of the towers."""
     found = [
         module
         for name, module in model.backbone.named_modules()  # type: ignore[attr-defined]

@@ -1,13 +1,13 @@
-"""Several processes that train as one.
+"""Distributed training with the contrastive loss of the whole (global) batch.
 
-The work of a step is divided, its result is not. Each process encodes its share of the batch,
-collects the features of all videos, and scores its own texts against them: a strip of the score
-matrix. The strips are collected as well, so that every process sees the loss of the whole batch.
+Each process encodes its share of the batch, all-gathers the features of all videos, and scores its
+own texts against them: its rows of the score matrix. The rows are all-gathered as well
+(`gather_score_rows`), so that every process computes the loss of the whole batch.
 
-Going back, a process knows the gradient of its own strip exactly, because all processes compute
-the same loss. A video met texts of every process, so its gradient is the sum over all. Parameters
-get the sum too. So two processes with half the batch have the gradients of one with all of it;
-averaging, as data-parallel wrappers do, would halve them.
+In the backward pass a process has the exact gradient of its own rows, because all processes
+compute the same loss. A video is scored with texts of every process, so its gradient is the sum
+over all processes. Parameters get the sum too. So two processes with half the batch each have the
+gradients of one process with all of it; averaging, as data-parallel wrappers do, would halve them.
 
 Started by torchrun (nccl on CUDA, gloo elsewhere), or alone: then nothing here communicates.
 """
@@ -80,8 +80,8 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def collected(rows: Tensor, world: World) -> Tensor:
-    """Put the rows of all processes under one another, in the order of the ranks; no gradient."""
+def gather(rows: Tensor, world: World) -> Tensor:
+    """All-gather rows and concatenate them in the order of the ranks; without gradient."""
     if world.ranks == 1:
         return rows.detach()
     # Not every backend moves booleans.
@@ -93,29 +93,29 @@ def collected(rows: Tensor, world: World) -> Tensor:
     return torch.cat(parts).to(rows.dtype)
 
 
-def with_strips_of_others(strip: Float[Tensor, "t v"], world: World) -> Float[Tensor, "n v"]:
-    """Complete a strip of scores to the whole matrix; gradients reach the own strip only."""
+def gather_score_rows(strip: Float[Tensor, "t v"], world: World) -> Float[Tensor, "n v"]:
+    """All-gather the score matrix; gradients reach the rows of this process only."""
     if world.ranks == 1:
         return strip
-    parts = list(collected(strip, world).chunk(world.ranks))
+    parts = list(gather(strip, world).chunk(world.ranks))
     parts[world.rank] = strip
     return torch.cat(parts)
 
 
-def share_weights(model: nn.Module, world: World) -> None:
-    """Give every process the weights of the first."""
+def broadcast_weights(model: nn.Module, world: World) -> None:
+    """Broadcast the weights of rank 0."""
     if world.ranks > 1:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, 0)
 
 
-def own_share(rows: Tensor, world: World) -> Tensor:
-    """Return the rows that this process brought to `collected`."""
+def own_rows(rows: Tensor, world: World) -> Tensor:
+    """Return the rows of a gathered tensor that belong to this process."""
     return rows.chunk(world.ranks)[world.rank]
 
 
-def sum_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Add up the gradients of every parameter over all processes."""
+def all_reduce_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """All-reduce (sum) the gradients of every parameter, in buckets."""
     if world.ranks == 1:
         return
     bucket: list[Tensor] = []
@@ -124,12 +124,12 @@ def sum_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
             continue
         bucket.append(parameter.grad)
         if sum(grad.nbytes for grad in bucket) >= BUCKET_BYTES:
-            _sum_together(bucket)
+            _all_reduce(bucket)
             bucket = []
-    _sum_together(bucket)
+    _all_reduce(bucket)
 
 
-def _sum_together(tensors: list[Tensor]) -> None:
+def _all_reduce(tensors: list[Tensor]) -> None:
     if not tensors:
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])

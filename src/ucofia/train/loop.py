@@ -35,12 +35,12 @@ from ucofia.errors import (
 from ucofia.model import Model
 from ucofia.provenance import commit, versions
 from ucofia.train import optim
-from ucofia.train.activation_checkpointing import recompute_blocks
+from ucofia.train.activation_checkpointing import checkpoint_blocks
 from ucofia.train.build_model import add_lora
-from ucofia.train.distributed import World, share_weights
+from ucofia.train.distributed import World, broadcast_weights
 from ucofia.train.report import write_report
 from ucofia.train.run_folder import RESULT, RunFolder
-from ucofia.train.settings import TrainData, TrainSettings, described
+from ucofia.train.settings import TrainData, TrainSettings, describe_run
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.trackers import Tracker, open_trackers
 from ucofia.train.validate import evaluate_split
@@ -81,10 +81,13 @@ def train(
         LossNotFiniteError: A feature, the loss or a gradient is NaN or infinite.
         TrainingStoppedError: `stop` said so.
 
-    Example:
-        >>> settings = TrainSettings(recipe=preset("ucofia").train)      # doctest: +SKIP
-        >>> found = train(model, data, out=Path("run"), settings=settings)  # doctest: +SKIP
-        >>> found["test"]["t2v"]["R@1"]                                  # doctest: +SKIP
+    Example (`data` is a data set of noise videos, `network` a small model):
+        >>> from ucofia.config import TrainConfig
+        >>> recipe = TrainConfig(epochs=1, batch=7, encoder_rate=1e-3, head_rate=1e-3)
+        >>> settings = TrainSettings(recipe=recipe)
+        >>> found = train(network, data, out=Path("run"), settings=settings)
+        >>> 0 <= found["test"]["t2v"]["R@1"] <= 100
+        True
     """
     folder, world = RunFolder(out), world or World()
     for split in data.dataset.splits:
@@ -94,7 +97,7 @@ def train(
             )
     with folder.locked() if world.is_first else nullcontext():
         if world.is_first:
-            folder.open(described(model, data, settings))
+            folder.open(describe_run(model, data, settings))
         world.wait()
         if (known := folder.result()) is not None:
             return known
@@ -102,11 +105,11 @@ def train(
             add_lora(model, settings.recipe, seed=settings.seed)
         optim.freeze(model, settings.recipe)
         if settings.recompute:
-            recompute_blocks(model)
-        share_weights(model, world)
+            checkpoint_blocks(model)
+        broadcast_weights(model, world)
         told = list(trackers)
         if world.is_first:
-            told += open_trackers(settings.track, out, described(model, data, settings))
+            told += open_trackers(settings.track, out, describe_run(model, data, settings))
         run = _Run(model, data, folder, settings, world, progress, stop, told)
         try:
             run.resume()
@@ -189,7 +192,7 @@ class _Run:
             "backbone": self.settings.backbone,
             "dataset": self.settings.dataset,
             "train": asdict(self.recipe),
-            "settings": self.settings.carried_out(),
+            "settings": self.settings.execution(),
             "model": to_dict(self.model.config),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "trained_parameters": trained,
@@ -264,7 +267,7 @@ class _Run:
     def _validate(self, epoch: int) -> None:
         found = self._evaluate("val")
         chosen = {"epoch": epoch, "step": self.step, **found}
-        if self.best is None or _goodness(chosen) > _goodness(self.best):
+        if self.best is None or _validation_score(chosen) > _validation_score(self.best):
             self.best = chosen
             if self.world.is_first:
                 adapter = self.model.adapter
@@ -346,5 +349,5 @@ class _Run:
         return LossNotFiniteError(self.folder.path, what, self.step, self.folder.saved_step)
 
 
-def _goodness(found: Mapping[str, Any]) -> tuple[float, float]:
+def _validation_score(found: Mapping[str, Any]) -> tuple[float, float]:
     return found["t2v"]["R@1"], -found["t2v"]["MnR"]

@@ -28,7 +28,7 @@ class TrainSettings:
     score_batch: int = 64  # videos at a time when validating
     track: tuple[str, ...] = ()  # names of `trackers`
 
-    def carried_out(self) -> dict[str, Any]:
+    def execution(self) -> dict[str, Any]:
         """Everything but the recipe and the names, as JSON values."""
         apart = ("recipe", "preset", "backbone", "dataset")
         return {name: value for name, value in asdict(self).items() if name not in apart}
@@ -43,7 +43,7 @@ class TrainData:
     train_groups: tuple[int, ...] | None = None  # texts that should meet in a batch
 
 
-def described(model: Model, data: TrainData, settings: TrainSettings) -> dict[str, Any]:
+def describe_run(model: Model, data: TrainData, settings: TrainSettings) -> dict[str, Any]:
     """Everything that changes the weights; how fast or in which pieces they come is not in it."""
     recipe = asdict(settings.recipe)
     if recipe["loss"] == "contrastive":  # the only one that older runs had, without saying so

@@ -22,10 +22,10 @@ from ucofia.config import Loss
 from ucofia.model import Model
 from ucofia.train.distributed import (
     World,
-    collected,
-    own_share,
-    sum_gradients,
-    with_strips_of_others,
+    all_reduce_gradients,
+    gather,
+    gather_score_rows,
+    own_rows,
 )
 from ucofia.train.loss import contrastive_loss, dual_softmax_loss, sigmoid_loss
 from ucofia.train.randomness import key, seeded
@@ -102,7 +102,7 @@ def step_gradients(
         _continue_backward(text, texts, slice(start, stop))
         _continue_backward(video, videos, slice(start, stop))
         start = stop
-    sum_gradients(encoder.model.parameters(), world)
+    all_reduce_gradients(encoder.model.parameters(), world)
     return found
 
 
@@ -129,20 +129,20 @@ def _backward_to_features(
     """Score, lose and go back as far as the features, whose `.grad` is then that of the batch."""
     everyone = videos
     if world.ranks > 1:
-        everyone = _cut([_map(videos, lambda tensor: collected(tensor, world))])
+        everyone = _cut([_map(videos, lambda tensor: gather(tensor, world))])
     # Full precision: sharp softmaxes over similarities need more digits than bfloat16 has.
     if kind == "sigmoid":  # each level by itself, as Video-ColBERT's two
-        strips = [with_strips_of_others(s, world) for s in model.level_logits(texts, everyone)]
+        strips = [gather_score_rows(s, world) for s in model.level_logits(texts, everyone)]
         loss = torch.stack([sigmoid_loss(scores) for scores in strips]).sum()
     else:
-        strip = with_strips_of_others(model.score(texts, everyone).total(), world)
+        strip = gather_score_rows(model.score(texts, everyone).total(), world)
         loss = dual_softmax_loss(strip) if kind == "dual-softmax" else contrastive_loss(strip)
     (loss * loss_scale).backward()  # type: ignore[no-untyped-call]
     if world.ranks > 1:
         for name in _float_fields(videos):
             grad = getattr(everyone, name).grad
             if grad is not None:  # a level may not look at it; then it does so in no process
-                getattr(videos, name).grad = own_share(world.sum(grad), world)
+                getattr(videos, name).grad = own_rows(world.sum(grad), world)
     return loss.detach()
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Split
 from ucofia.evaluate.gallery import gallery, level_scores, level_weights
-from ucofia.metrics import Summary, summarise, text_to_video_ranks, video_to_text_ranks
+from ucofia.metrics import RankSummary, summarise, text_to_video_ranks, video_to_text_ranks
 from ucofia.model import Model
 from ucofia.train.distributed import World
 from ucofia.types import Progress
@@ -67,7 +67,7 @@ def evaluate_split(
     """Return recall, median and mean rank of both directions."""
     scores = split_scores(model, split, frames, **options)
     truth = np.asarray(split.truth)
-    found: dict[str, Summary] = {
+    found: dict[str, RankSummary] = {
         "t2v": summarise(text_to_video_ranks(scores, truth)),
         "v2t": summarise(video_to_text_ranks(scores, truth)),
     }

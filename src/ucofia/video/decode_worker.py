@@ -35,7 +35,7 @@ _HEARTBEAT_SECONDS = 1.0
 _MAX_FILE_BYTES = 16 << 20  # of a file: only libraries ever write, and only to stderr
 
 
-class Answerer:
+class RequestHandler:
     """Decodes what requests ask for; a long video that comes part by part stays open meanwhile."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def answer(
     request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one file into crops, or say why not."""
-    return Answerer()(request, limits, heartbeat)
+    return RequestHandler()(request, limits, heartbeat)
 
 
 def _keep(size: int, *, whole: bool) -> Keep:
@@ -132,7 +132,7 @@ def _keep(size: int, *, whole: bool) -> Keep:
 
 def serve(handle: Handle | None = None) -> None:
     """Answer requests from standard input until it ends."""
-    handle = handle or Answerer()
+    handle = handle or RequestHandler()
     # Whatever libraries print must not reach the pipe, and an interrupt is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -29,11 +29,14 @@ from jaxtyping import Float
 from ucofia.index.storage.schema import Array
 
 Kind = Literal["words", "sentence"]
+Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
 ODDS: dict[Kind, tuple[float, float]] = {"words": (-1.9, 1.1), "sentence": (-2.7, 1.1)}
 MOST_WORDS = 2  # besides articles; a longer query is a sentence
 ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
+STRONG = 0.8  # confidence from which a match is called strong
+MAYBE = 0.25  # confidence from which what is no match may still be one
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
@@ -119,3 +122,24 @@ def standardise(
 ) -> Float[Array, "*n"]:
     """Measure scores in deviations above what the bank scores for the same segments."""
     return np.asarray((total - mean) / np.maximum(deviation, 1e-6))
+
+
+def match_word(confidence: float | None, is_match: bool | None) -> Match | None:
+    """Name a confidence as people read it.
+
+    Args:
+        confidence: chance that a hit is a match, from 0 to 1.
+        is_match: whether the calibration calls it a match; "good match" or better means that.
+
+    Returns:
+        One of the four words, or None where nothing is known (no bank, or not balanced yet).
+
+    Example:
+        >>> match_word(0.93, True), match_word(0.6, True), match_word(0.3, False)
+        ('strong match', 'good match', 'maybe')
+    """
+    if confidence is None or is_match is None:
+        return None
+    if is_match:
+        return "strong match" if confidence >= STRONG else "good match"
+    return "maybe" if confidence >= MAYBE else "no match"

@@ -13,9 +13,9 @@ from ucofia.errors import NotExplainableError
 from ucofia.index.calibration.bank import Null
 from ucofia.index.discover import is_below, place_of
 from ucofia.index.search.collection import Collection
+from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
-from ucofia.index.search.sketch import Preview
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units, video_units
 
@@ -86,6 +86,11 @@ class Hit:
         Raises:
             NotExplainableError: The hit was found by an example, not by words.
             VersionGoneError: Its file was removed, and the index compacted since.
+
+        Example:
+            >>> why = index.search("red", top=1)[0].explain()
+            >>> [level.name for level in why.levels], [part.word for part in why.words]
+            (['video', 'frame', 'patch'], ['red'])
         """
         if self.explainer is None:
             raise NotExplainableError(self.path)

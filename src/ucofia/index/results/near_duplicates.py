@@ -1,11 +1,10 @@
-"""Which videos are nearly the same: another encoding, another size, the next picture of a series.
+"""Near-duplicates: the same video in another encoding or size, the next picture of a series.
 
-Two segments are alike when the model hardly tells them apart, as a whole and from moment to moment
-(a door that opens is no door that closes), and their videos are about as long. With the starter no
-two different ones of 47 real clips had a cosine of 0.83; two of them at a quarter of their pixels,
-in another codec and rate, had 0.955 and 0.981 (frame by frame 0.89 and 0.93). Vectors of some
-models all point much the same way, so they must be alike also after the mean of the collection is
-taken off.
+The vectors of two segments must be close, as a whole and frame by frame in time order (a door that
+opens is not one that closes), and their videos about equally long. With the starter no two
+different ones of 47 real clips had a cosine of 0.83; two of them at a quarter of their pixels, in
+another codec and rate, had 0.955 and 0.981 (frame by frame 0.89 and 0.93). Vectors of some models
+share a large mean, so they must be close also after the mean of the collection is subtracted.
 """
 
 import numpy as np
@@ -14,9 +13,9 @@ from ucofia.index.search.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentInfo
 
 ALIKE = 0.92  # cosine of the vectors of two segments
-ALIKE_CENTRED = 0.8  # the same, without what all segments share
-ALIKE_IN_TIME = 0.85  # mean cosine of frames at the same share of both
-SAMPLED = 512  # segments, for what all share
+ALIKE_CENTRED = 0.8  # the same after the mean is subtracted
+ALIKE_IN_TIME = 0.85  # mean cosine of frames at the same relative time
+SAMPLED = 512  # segments, for the mean
 LENGTH_OFF = 0.1  # share by which the lengths of their videos may differ
 LENGTH_OFF_SECONDS = 0.5
 
@@ -29,10 +28,10 @@ class NearDuplicates:
         self._vectors: dict[str, tuple[Array, Array]] = {}
         rows = np.arange(0, len(collection), max(1, -(-len(collection) // SAMPLED)))
         vectors = collection.video.take(rows)[:, 0].astype(np.float32) if len(rows) else None
-        self._shared = None if vectors is None else _unit(vectors).mean(0)
+        self._mean = None if vectors is None else _unit(vectors).mean(0)
 
     def __call__(self, one: SegmentInfo, other: SegmentInfo) -> bool:
-        """Tell whether two segments show nearly the same."""
+        """Tell whether two segments are near-duplicates."""
         lengths = one.duration_seconds, other.duration_seconds
         if abs(lengths[0] - lengths[1]) > LENGTH_OFF * max(lengths) + LENGTH_OFF_SECONDS:
             return False
@@ -62,7 +61,7 @@ class NearDuplicates:
         if found is None:
             row = np.array([self._collection.row_of_segment[info.id]])
             plain = _unit(self._collection.video.take(row)[0, 0].astype(np.float32))
-            found = self._vectors[info.id] = plain, _unit(plain - self._shared)
+            found = self._vectors[info.id] = plain, _unit(plain - self._mean)
         return found
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import matplotlib
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 
-from ucofia.index.results.whole_words import whole_words
-from ucofia.timecode import clock
+from ucofia.index.results.explain import whole_words
+from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation, FramePart, WordPart
@@ -70,7 +70,7 @@ def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
             left = SHEET_GAP + column * (SHEET_FRAME + SHEET_GAP)
             sheet.paste(_best_frame(hit), (left, top + SHEET_LINE + 4))
             sure = "" if hit.confidence is None else f"{hit.confidence:.0%}  "
-            label = f"{sure}{Path(hit.path).name} at {clock(hit.best_second)}"
+            label = f"{sure}{Path(hit.path).name} at {format_timecode(hit.best_second)}"
             label = _fitting(pen, label, _font(13), SHEET_FRAME)
             colour = SHEET_MATCH if hit.is_match else SOFT
             pen.text((left, top + SHEET_LINE + 8 + SHEET_FRAME), label, colour, _font(13))
@@ -88,7 +88,7 @@ def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
     title = _fitting(pen, f"“{explanation.text}”", _font(28, bold=True))
     pen.text((MARGIN, MARGIN - 4), title, INK, _font(28, bold=True))
     ends = (explanation.start_second, explanation.end_second)
-    span = " to ".join(clock(end, tenths=True) for end in ends)
+    span = " to ".join(format_timecode(end, tenths=True) for end in ends)
     sure = "" if explanation.confidence is None else f", {explanation.confidence:.0%} sure"
     name = Path(explanation.path).name
     line = _fitting(pen, f"{name}, {span}   score {explanation.score:.2f}{sure}", _font(17))
@@ -132,7 +132,7 @@ def _frame_weight(
     bar = top + size + 6
     pen.rectangle((x, bar, x + size, bar + 7), fill=RAIL)
     pen.rectangle((x, bar, x + max(1, int(size * frame.weight)), bar + 7), fill=ACCENT)
-    label = clock(frame.second, tenths=True)
+    label = format_timecode(frame.second, tenths=True)
     pen.text((x, bar + 10), label, SOFT, _font(13))
     if frame.weight >= 0.01:
         pen.text((x + size, bar + 10), f"{frame.weight:.0%}", INK, _font(13), anchor="ra")
@@ -169,7 +169,7 @@ def _word(
     pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
     share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
     part = "the frame" if best.row is None else "this patch"
-    detail = f"{part} at {clock(best.second, tenths=True)}: {best.similarity:.2f}"
+    detail = f"{part} at {format_timecode(best.second, tenths=True)}: {best.similarity:.2f}"
     pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
     if share:
         pen.text((x, y + WORD_PICTURE + 42), share[2:], ACCENT, _font(12))

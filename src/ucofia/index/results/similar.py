@@ -19,9 +19,8 @@ from ucofia.index.calibration.bank_features import encoded
 from ucofia.index.discover import place_of
 from ucofia.index.results.hits import Hit, hits_of, rank_videos
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.scoring import Ranking, Scores, best, finalists
-from ucofia.index.storage.schema import Array
-from ucofia.index.storage.segments import values_of
+from ucofia.index.search.scoring import Ranking, Scores, finalists, top_k
+from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
@@ -95,7 +94,7 @@ def similar(
 
     def rank(wanted: int) -> Ranking:
         some = rows[finalists(total[rows], wanted)]
-        return best(collection, some, _alone(video, collection, some), top=wanted)
+        return top_k(collection, some, _alone(video, collection, some), top=wanted)
 
     ranking = rank_videos(rank, collection, top=top)
     return hits_of(None, collection, ranking, with_moments=False)

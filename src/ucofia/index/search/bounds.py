@@ -1,10 +1,10 @@
 """Upper bounds of a query's score, from cheap to tight.
 
-An aggregation declares how it is bounded by each word's largest similarity (`mean_share`): ISA and
-its relatives by the maximum over words, MaxSim by their mean, X-CLIP's not at all. Here a level
-bounds these largest similarities for all segments from their summaries: first from the centres,
-then cut by cut, at last from the vectors themselves. Where the maximum counts, a unit that cannot
-matter at one cut is not looked at again.
+An aggregation declares how each word's largest similarity bounds it (`mean_share`): ISA and its
+variants by the maximum over words, MaxSim by their mean, X-CLIP's not at all. A level bounds these
+largest similarities for all segments from their quantised vectors: first from the centres, then
+with more coordinates (cut by cut), at last from the stored vectors. Where the maximum over words
+counts, a unit (frame, patch) that cannot reach the threshold at one cut is skipped at the next.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from jaxtyping import Float
 
 from ucofia.config import VideoUnit
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.kernels import UNITS_AT_ONCE, Kernels, Units, Words, together
+from ucofia.index.search.kernels import UNITS_AT_ONCE, Kernels, Units, Words, bound_over_words
+from ucofia.index.search.preview import Preview
+from ucofia.index.search.quantise import QuantisedUnits, column_of
 from ucofia.index.search.scoring import Query
-from ucofia.index.search.sketch import Preview
-from ucofia.index.search.summary import Summary, column_of
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 
-ROWS_GUESSED_AT_ONCE = 128
+ROWS_ESTIMATED_AT_ONCE = 128
 ESTIMATE_CUTS = 2  # how many are enough for a guess
 
 
@@ -39,7 +39,7 @@ def is_pooled(query: Query, name: str) -> bool:
     return query.levels[name].pooler is not None
 
 
-def has_promise(query: Query) -> bool:
+def has_estimate(query: Query) -> bool:
     """Whether every level is bounded, or pooled: the mean of the frames then stands for it."""
     return all(
         (level.aggregator.mean_share is not None or is_pooled(query, name))
@@ -74,12 +74,12 @@ def vectors_of(query: Query, name: str) -> Float[Array, "w d"]:
     return np.asarray(units[0][mask[0]].numpy())
 
 
-def words_of(query: Query, name: str, summary: Summary) -> Words:
+def words_of(query: Query, name: str, quantised: QuantisedUnits) -> Words:
     """Prepare the text side of a level."""
     vectors, aggregator = vectors_of(query, name), query.levels[name].aggregator
     assert aggregator.mean_share is not None  # `is_bounded` comes first
-    cuts = np.cumsum([part.shape[2] for part in summary.codes]).tolist()
-    at = vectors @ summary.axes.text.T
+    cuts = np.cumsum([part.shape[2] for part in quantised.codes]).tolist()
+    at = vectors @ quantised.axes.text.T
     unit, share = aggregator.level.video, share_of(query, name)
     return Words(unit, share, aggregator.mean_share, vectors, at, tuple(cuts))
 
@@ -100,7 +100,7 @@ def centres_of_levels(
     for unit, some in by_unit.items():
         asked = [(at, name, vectors_of(q, name)) for at, q in enumerate(queries) for name in some]
         vectors = np.concatenate([vectors for _, _, vectors in asked])
-        products = kernels.centres(preview.summaries[unit], rows, vectors)
+        products = kernels.centres(preview.quantised[unit], rows, vectors)
         edge = 0
         for at, name, one in asked:
             found[at][name] = products[:, edge : edge + len(one)]
@@ -112,7 +112,7 @@ def counted(query: Query, name: str, largest: Float[Array, "n w"]) -> Float[Arra
     """What a level adds to the score, from the largest similarity of each word."""
     share = query.levels[name].aggregator.mean_share
     assert share is not None
-    return np.asarray(np.float32(share_of(query, name)) * together(largest, share))
+    return np.asarray(np.float32(share_of(query, name)) * bound_over_words(largest, share))
 
 
 def largest(
@@ -125,7 +125,9 @@ def largest(
     }
 
 
-def pooled_promise(query: Query, collection: Collection, rows: Array | None) -> Float[Array, " n"]:
+def pooled_estimate(
+    query: Query, collection: Collection, rows: Array | None
+) -> Float[Array, " n"]:
     """What the mean of the frames says in the place of levels that pool them; not a bound."""
     total = np.zeros(len(collection) if rows is None else len(rows), np.float32)
     for name in filter(lambda name: is_pooled(query, name), query.levels):
@@ -150,7 +152,7 @@ def _largest(
 
 
 class LevelBound:
-    """What one level can add to the score of each candidate; tighter with every look."""
+    """Upper bound of what one level adds to each candidate's score; tightened step by step."""
 
     def __init__(
         self,
@@ -162,15 +164,15 @@ class LevelBound:
         kernels: Kernels,
     ) -> None:
         self.words, self.kernels, self.centre = words, kernels, centre
-        self.summary = preview.summaries[words.unit]
+        self.quantised = preview.quantised[words.unit]
         self.column, self.mask = column_of(collection, words.unit)
-        radius = self.summary.radius[rows]
-        self.value = words.together(centre + radius[:, None] * words.length)
-        self.estimate = words.together(centre)
+        radius = self.quantised.radius[rows]
+        self.value = words.bound_over_words(centre + radius[:, None] * words.length)
+        self.estimate = words.bound_over_words(centre)
         self.units: Units | None = None
 
     def keep(self, which: Array) -> None:
-        """Go on with some of the candidates."""
+        """Keep only some of the candidates."""
         if self.units is not None:
             place = np.full(len(self.value), -1)
             place[which] = np.arange(len(which))
@@ -179,22 +181,22 @@ class LevelBound:
         self.centre, self.value = self.centre[which], self.value[which]
         self.estimate = self.estimate[which]
 
-    def guess(self, rows: Array, which: Array) -> Float[Array, " i"]:
-        """Guess from a few coordinates what some of the candidates have; not a bound."""
-        if not self.summary.codes:
+    def estimate_rows(self, rows: Array, which: Array) -> Float[Array, " i"]:
+        """Estimate some candidates' values from a few coordinates; not a bound."""
+        if not self.quantised.codes:
             return self.estimate[which]
-        return estimate(self.words, self.summary, rows[which], self.centre[which])
+        return estimate(self.words, self.quantised, rows[which], self.centre[which])
 
-    def look_at_codes(self, rows: Array, need: Float[Array, " n"]) -> None:
-        """Bound every row by its codes, as far as needed."""
-        if not self.summary.codes:
+    def tighten_by_codes(self, rows: Array, need: Float[Array, " n"]) -> None:
+        """Tighten the bound of every row with its int8 codes, until it is below `need`."""
+        if not self.quantised.codes:
             return
-        found, units = self.kernels.tight(self.words, self.summary, rows, self.centre, need)
+        found, units = self.kernels.tight(self.words, self.quantised, rows, self.centre, need)
         self.value = np.minimum(self.value, found)
         self.units = None if self.words.mean_share else units
 
-    def look_at_vectors(self, rows: Array, need: Float[Array, " n"]) -> None:
-        """Take the similarities of those units that are left; all others are below the need."""
+    def tighten_by_vectors(self, rows: Array, need: Float[Array, " n"]) -> None:
+        """Compute the exact similarity of the units that are left; all others are below `need`."""
         if self.units is None:
             return
         units = self.units.reaching(need)
@@ -210,15 +212,16 @@ class LevelBound:
 
 
 def estimate(
-    words: Words, summary: Summary, rows: Array, centre: Float[Array, "n w"]
+    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Array, "n w"]
 ) -> Float[Array, " n"]:
-    """Guess what each row's words add up to from a few coordinates; not a bound."""
-    parts = summary.codes[:ESTIMATE_CUTS]
+    """Estimate each row's value from the first coordinates of its codes; not a bound."""
+    parts = quantised.codes[:ESTIMATE_CUTS]
     text = torch.from_numpy(words.at[:, : words.cuts[len(parts) - 1]]).mT
     out = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), ROWS_GUESSED_AT_ONCE):
-        some = rows[start : start + ROWS_GUESSED_AT_ONCE]
+    for start in range(0, len(rows), ROWS_ESTIMATED_AT_ONCE):
+        some = rows[start : start + ROWS_ESTIMATED_AT_ONCE]
         codes = torch.cat([torch.from_numpy(part[some]) for part in parts], dim=2).float()
-        best = (codes @ text).amax(1).numpy() * summary.step[some][:, None]
-        out[start : start + len(some)] = words.together(best + centre[start : start + len(some)])
+        best = (codes @ text).amax(1).numpy() * quantised.step[some][:, None]
+        part = slice(start, start + len(some))
+        out[part] = words.bound_over_words(best + centre[part])
     return out

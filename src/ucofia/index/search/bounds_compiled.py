@@ -16,7 +16,7 @@ import numba
 import torch
 
 from ucofia.index.search.kernels import PLAIN, Kernels, Units, Words
-from ucofia.index.search.summary import Summary
+from ucofia.index.search.quantise import QuantisedUnits
 from ucofia.index.storage.schema import Array
 
 FEW = 3  # words that are met without a matrix product
@@ -100,23 +100,23 @@ def _refine(
     return count
 
 
-def _centres(summary: Summary, rows: Array | None, vectors: Array) -> Array:
+def _centres(quantised: QuantisedUnits, rows: Array | None, vectors: Array) -> Array:
     if len(vectors) > FEW:
-        return PLAIN.centres(summary, rows, vectors)
-    rows = np.arange(len(summary)) if rows is None else rows
+        return PLAIN.centres(quantised, rows, vectors)
+    rows = np.arange(len(quantised)) if rows is None else rows
     out = np.empty((len(rows), len(vectors)), dtype=np.float32)
-    _centres_of(summary.centre, rows, summary.scale, np.ascontiguousarray(vectors), out)
+    _centres_of(quantised.centre, rows, quantised.scale, np.ascontiguousarray(vectors), out)
     return out
 
 
 def _tight(
-    words: Words, summary: Summary, rows: Array, centre: Array, need: Array
+    words: Words, quantised: QuantisedUnits, rows: Array, centre: Array, need: Array
 ) -> tuple[Array, Units]:
     if words.mean_share:
-        return PLAIN.tight(words, summary, rows, centre, need)
-    cuts = range(len(summary.codes))
+        return PLAIN.tight(words, quantised, rows, centre, need)
+    cuts = range(len(quantised.codes))
     beyond, within = (np.stack([f(cut) for cut in cuts]) for f in (words.beyond, words.within))
-    u, k = summary.codes[0].shape[1:]
+    u, k = quantised.codes[0].shape[1:]
     coordinates, size = np.ascontiguousarray(words.at), max(1, UNITS_AT_ONCE // u)
     text = torch.from_numpy(words.at[:, :k].T.copy())
     copied, products = torch.empty(size * u, k), np.empty((size, u, len(words.at)), np.float32)
@@ -126,18 +126,18 @@ def _tight(
     for start in range(0, len(rows), size):
         some, part = rows[start : start + size], slice(start, start + size)
         if len(words.at) <= FEW:
-            _first_products(summary.codes[0], some, coordinates, products)
+            _first_products(quantised.codes[0], some, coordinates, products)
         else:
             block = copied[: len(some) * u]
-            block.copy_(torch.from_numpy(summary.codes[0][some]).flatten(0, 1))
+            block.copy_(torch.from_numpy(quantised.codes[0][some]).flatten(0, 1))
             out = torch.from_numpy(products[: len(some)]).flatten(0, 1)
             torch.mm(block, text, out=out)
         count = _refine(
             products,
-            summary.codes,
-            summary.rest,
-            summary.lost,
-            summary.step,
+            quantised.codes,
+            quantised.rest,
+            quantised.lost,
+            quantised.step,
             some,
             coordinates,
             beyond,

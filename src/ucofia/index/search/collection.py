@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ucofia.index.storage.schema import Array, SegmentInfo
-from ucofia.index.storage.segments import Segments, values_of
+from ucofia.index.storage.schema import Array, SegmentInfo, Segments, values_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and `ucofia info` needs none of it
     import torch

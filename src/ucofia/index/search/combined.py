@@ -121,9 +121,9 @@ def _best(asked: Combination, rows: Array, top: int) -> Ranking:
     alone = [part.totals(kept, alone=True) for part in asked.parts]
     combined = asked.combine(np.array([one.total for one in alone], np.float64))
 
-    def place(at: int) -> tuple[float, str, float, int]:
+    def sort_key(at: int) -> tuple[float, str, float, int]:
         segment = segments[kept[at]]
         return -float(combined[at]), segment.path, segment.start_second, int(kept[at])
 
-    order = np.array(sorted(range(len(kept)), key=place)[:top], dtype=np.int64)
+    order = np.array(sorted(range(len(kept)), key=sort_key)[:top], dtype=np.int64)
     return Ranking(kept[order], Scores(combined, alone[0].levels)[order], len(rows))

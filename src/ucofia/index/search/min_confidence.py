@@ -1,9 +1,9 @@
-"""The best of those segments, or videos, that are sure enough, however many better ones are not.
+"""Exact top-k among the segments, or videos, whose confidence reaches `min_confidence`.
 
-Confidence does not follow the score: a segment near every text needs a higher one. So two lists
-are made, longer and longer. One is ordered by score; it ends the search when enough of it is sure.
-The other is ordered by how far a score lies above what its segment needs; it ends the search when
-it reaches those that lack something, for then it holds all that are sure.
+Confidence is not monotone in the score: a hub, near every text, needs a higher score. So two lists
+are made, each longer than the last. One is ordered by score; it ends the search when enough of it
+is confident. The other is ordered by the margin of a score above what its segment needs; it ends
+the search when the margin becomes negative, because then it holds all that are confident.
 """
 
 import numpy as np
@@ -27,13 +27,13 @@ def with_min_confidence(
     grouped: bool,
     least: float,
 ) -> Ranking:
-    """Rank segments, or one of each video, and leave out those that are less sure."""
+    """Rank segments, or the best one of each video, of at least the confidence `least`."""
     collection = searcher.collection
     if null is None:
         return searcher.rank_one(query, top=1)[np.arange(0)]
 
     def listed(searcher: Searcher, wanted: int) -> tuple[Ranking, Ranking]:
-        """A list by score, and those of it that are sure."""
+        """A list by score, and those of it that are confident."""
 
         def rank(count: int) -> Ranking:
             return searcher.rank_one(query, top=count)
@@ -49,7 +49,7 @@ def with_min_confidence(
         found, sure = listed(searcher, wanted)
         if len(sure.rows) >= top or len(found.rows) < wanted:
             return sure[np.arange(min(top, len(sure.rows)))]
-        rows = _all_sure(searcher, query, null, wanted, least)
+        rows = _all_confident(searcher, query, null, wanted, least)
         if rows is not None:
             if grouped:  # a video is judged by its best segment
                 rows = rows_of_videos(collection, rows)
@@ -58,12 +58,12 @@ def with_min_confidence(
         wanted *= 4
 
 
-def _all_sure(
+def _all_confident(
     searcher: Searcher, query: Query, null: Null, wanted: int, least: float
 ) -> Array | None:
-    """List all rows that may be sure, if they are fewer than `wanted`."""
+    """List all rows that may be confident, if they are fewer than `wanted`."""
     needed = null.total_of(least)
-    if np.isneginf(needed).any():  # whatever the bank knows is sure enough
+    if np.isneginf(needed).any():  # every score is confident enough
         return None
     known = np.flatnonzero(np.isfinite(needed))
     biases = {

@@ -13,16 +13,16 @@ from jaxtyping import Float
 from ucofia.index.search.bounds import LevelBound, unit_of, words_of
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.kernels import Kernels
+from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import (
     SCORED_AT_ONCE,
     Query,
     Ranking,
     Scores,
-    best,
     score,
     slack,
+    top_k,
 )
-from ucofia.index.search.sketch import Preview
 from ucofia.index.storage.schema import Array
 
 GUESSED_PER_SEED = 32  # candidates that are guessed at, to find one that is scored first
@@ -46,7 +46,7 @@ class Pruning:
         self.rows = np.arange(len(collection)) if rows is None else rows
         self.levels: list[LevelBound] = []
         for name, centre in centres.items():
-            words = words_of(query, name, preview.summaries[unit_of(query, name)])
+            words = words_of(query, name, preview.quantised[unit_of(query, name)])
             self.levels.append(LevelBound(words, preview, collection, self.rows, centre, kernels))
         self.bias = biases(query, collection, rows)
         self.slack = 3 * slack(self.bound)  # the threshold's, the finalists' and its own
@@ -64,10 +64,10 @@ class Pruning:
         count = max(count, 2 * self.top)
         if count >= len(self.rows):
             return
-        promise = self.bias + sum(np.float32(lv.words.share) * lv.estimate for lv in self.levels)
-        near = highest(promise, GUESSED_PER_SEED * count)
+        estimates = self.bias + sum(np.float32(lv.words.share) * lv.estimate for lv in self.levels)
+        near = highest(estimates, GUESSED_PER_SEED * count)
         guess = self.bias[near] + sum(
-            np.float32(lv.words.share) * lv.guess(self.rows, near) for lv in self.levels
+            np.float32(lv.words.share) * lv.estimate_rows(self.rows, near) for lv in self.levels
         )
         self._score(near[highest(guess, count)])
         self._drop()
@@ -76,7 +76,7 @@ class Pruning:
         """Look closer at one level after the other; drop what cannot reach the threshold."""
         if self.threshold == -np.inf:
             return
-        for look in (LevelBound.look_at_codes, LevelBound.look_at_vectors):
+        for look in (LevelBound.tighten_by_codes, LevelBound.tighten_by_vectors):
             for level in self.levels:
                 share = np.float32(level.words.share)
                 if share > 0 and len(self.rows) > SCORED_AT_ONCE:
@@ -110,7 +110,7 @@ class Pruning:
                 for name in self.query.levels
             },
         )
-        return best(self.collection, rows, scores, top=self.top, query=self.query)
+        return top_k(self.collection, rows, scores, top=self.top, query=self.query)
 
     def _score(self, which: Array) -> None:
         which = np.sort(which)

@@ -1,4 +1,4 @@
-"""The score of a query for some segments, and the best of them, always in the same order.
+"""Full (late-interaction) scores of a query for some segments, and their deterministic top-k.
 
 Scores come from the functions of training and evaluation; order is score, path, second.
 
@@ -44,7 +44,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of some rows: the total, and the levels and biases it is made of."""
+    """Scores of some rows: the total with biases, and each level without its bias."""
 
     total: Float[Array, " n"]
     levels: Mapping[str, Float[Array, " n"]]  # without their biases
@@ -94,10 +94,10 @@ def score_many(
     queries: Sequence[Query], collection: Collection, rows: Array | None = None
 ) -> list[Scores]:
     """Score some rows for queries of one model; one matrix product for all their words."""
-    return _score(_together(queries), len(queries), collection, rows, size=SCORED_AT_ONCE)
+    return _score(_batched(queries), len(queries), collection, rows, size=SCORED_AT_ONCE)
 
 
-def best(
+def top_k(
     collection: Collection,
     rows: Array,
     scores: Scores,
@@ -105,23 +105,23 @@ def best(
     top: int,
     query: Query | None = None,
 ) -> Ranking:
-    """Order scored rows and keep the first; with a query, finalists are scored alone first."""
+    """Sort scored rows, keep the first `top`; with a query, finalists are scored alone first."""
     which, seen = finalists(scores.total, top), len(rows)
     rows, scores = rows[which], scores[which]
     if query is not None and len(rows):
         scores = score(query, collection, rows, alone=True)
     segments = collection.segments
 
-    def place(at: int) -> tuple[float, str, float, int]:
+    def sort_key(at: int) -> tuple[float, str, float, int]:
         segment = segments[rows[at]]
         return -float(scores.total[at]), segment.path, segment.start_second, int(rows[at])
 
-    order = np.array(sorted(range(len(rows)), key=place)[:top], dtype=np.int64)
+    order = np.array(sorted(range(len(rows)), key=sort_key)[:top], dtype=np.int64)
     return Ranking(rows[order], scores[order], seen)
 
 
 def finalists(totals: Float[Array, " n"], top: int) -> Array:
-    """Everything that may reach the k-th score, so that ties compete."""
+    """Rows whose score is within rounding of the k-th, so that ties compete."""
     if len(totals) <= top:
         return np.arange(len(totals))
     limit = np.partition(totals, -top)[-top]
@@ -129,7 +129,7 @@ def finalists(totals: Float[Array, " n"], top: int) -> Array:
 
 
 def slack(scores: Array) -> np.float32:
-    """How far two ways of summing may differ."""
+    """Largest rounding difference between two orders of summation."""
     return np.float32(SUM_ROUNDING * (1 + np.abs(scores).max(initial=0)))
 
 
@@ -152,8 +152,8 @@ def _score(
     return [Scores(total[t], {n: found[t] for n, found in levels.items()}) for t in range(texts)]
 
 
-def _together(queries: Sequence[Query]) -> Query:
-    """Many queries as one of many rows; short ones are padded."""
+def _batched(queries: Sequence[Query]) -> Query:
+    """Stack queries into one batch; shorter ones are padded."""
     longest = {
         name: max(query.texts[name].words.shape[1] for query in queries)
         for name in queries[0].levels
@@ -183,7 +183,7 @@ def _levels(query: Query, block: VideoFeatures) -> Levels:
 
 
 class _Buffer:
-    """Room for one block of a column in single precision, used again and again."""
+    """A reused float32 buffer for one block of a column."""
 
     def __init__(self, column: Column, size: int) -> None:
         self.column = column

@@ -1,4 +1,4 @@
-"""The best segments for a query: all of them scored, provably enough of them, or a fixed number.
+"""Top-k segments of a query: `brute_force`, `exact` (pruned) or `fast` (rerank a fixed number).
 
 Order is by score, then by path, then by second: the same list every time, ties included. `exact`
 returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
@@ -16,16 +16,16 @@ import torch
 from ucofia.index.search import bounds
 from ucofia.index.search.collection import Collection
 from ucofia.index.search.kernels import PLAIN, Kernels
+from ucofia.index.search.preview import Preview
 from ucofia.index.search.pruning import Pruning, biases
-from ucofia.index.search.scoring import Query, Ranking, best, score, score_many
-from ucofia.index.search.sketch import Preview
+from ucofia.index.search.scoring import Query, Ranking, score, score_many, top_k
 from ucofia.index.storage.schema import Array
 
 TOP = 10
 SEEDS = 64  # scored first, for a threshold
-FEW = 256  # segments that are not worth pruning
+FEW = 256  # segments; pruning fewer costs more than it saves
 FAST_FROM = 2000  # segments; of fewer, `fast` leaves none out
-NEAR = 4096  # segments whose frames and patches `fast` looks at
+NEAR = 4096  # segments whose frames and patches `fast` estimates
 FAST_CANDIDATES = 150  # of these, how many it scores
 POOLED_CANDIDATES = 50  # how many, where frames are pooled anew for every text (X-Pool)
 QUERIES_AT_ONCE = 16
@@ -62,7 +62,7 @@ class Searcher:
 
 
 def kernels_for(segments: int) -> Kernels:
-    """The compiled loops where they are installed and pay, else the plain ones."""
+    """The compiled loops where numba is installed and the collection is large, else torch."""
     if segments < COMPILED_FROM or importlib.util.find_spec("numba") is None:
         return PLAIN
     from ucofia.index.search.bounds_compiled import KERNELS
@@ -79,7 +79,7 @@ def brute_force(
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         some = queries[start : start + QUERIES_AT_ONCE]
         for query, scores in zip(some, score_many(some, collection, rows), strict=True):
-            found.append(best(collection, rows, scores, top=top, query=query))
+            found.append(top_k(collection, rows, scores, top=top, query=query))
     return found
 
 
@@ -125,7 +125,7 @@ def prunings(
         yield from brute_force(queries, collection, top=top, among=among)
         return
     kernels = kernels or kernels_for(count)
-    for some in _few_at_once(queries, count):
+    for some in _query_batches(queries, count):
         centres = bounds.centres_of_levels(
             some, preview, among, kernels=kernels, names=list(some[0].levels)
         )
@@ -166,7 +166,7 @@ def fast(
             kernels=kernels or kernels_for(count),
         ):
             one.keep(NEAR)
-            one.look_closer()
+            one.add_frames_and_patches()
             one.keep(candidates(queries, top=top))
             found.append(one.finish(top=top))
     return found
@@ -179,7 +179,7 @@ def candidates(queries: Sequence[Query], *, top: int) -> int:
 
 def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
     """Tell whether `fast` leaves out any of so many segments."""
-    if not queries or not all(map(bounds.has_promise, queries)):
+    if not queries or not all(map(bounds.has_estimate, queries)):
         return False
     few = 0 if _pools(queries) else FAST_FROM
     return count > max(candidates(queries, top=top), few)
@@ -198,62 +198,62 @@ def reranks(
     preview: Preview | None,
     kernels: Kernels,
 ) -> "Iterator[Rerank]":
-    """Begin a fast search: for each query all segments, by what whole videos promise."""
-    for some in _few_at_once(queries, len(collection) if among is None else len(among)):
-        first = _first_look(some, collection, among, preview, kernels)
-        for query, promise in zip(some, first, strict=True):
-            yield Rerank(query, collection, among, promise, preview, kernels)
+    """Begin a fast search: for each query all segments, with the estimate of the video level."""
+    for some in _query_batches(queries, len(collection) if among is None else len(among)):
+        first = _video_estimates(some, collection, among, preview, kernels)
+        for query, estimates in zip(some, first, strict=True):
+            yield Rerank(query, collection, among, estimates, preview, kernels)
 
 
 class Rerank:
-    """`fast` for one query: candidates that become fewer, each time after a closer look."""
+    """`fast` for one query: fewer candidates after each finer estimate, the last are reranked."""
 
     def __init__(
         self,
         query: Query,
         collection: Collection,
         rows: Array | None,
-        promise: Array,
+        estimates: Array,
         preview: Preview | None,
         kernels: Kernels,
     ) -> None:
         self.query, self.collection, self.preview = query, collection, preview
-        self.kernels, self.promise = kernels, promise
+        self.kernels, self.estimates = kernels, estimates
         self.rows = np.arange(len(collection)) if rows is None else rows
 
     def keep(self, count: int) -> Array:
-        """Keep those that promise most, of equals the first; returns what they promise."""
+        """Keep those of the highest estimates, of equals the first; returns their estimates."""
         if 0 < count < len(self.rows):
-            least = np.partition(self.promise, -count)[-count]
-            high = np.flatnonzero(self.promise >= least)
-            high = high[np.argsort(-self.promise[high], kind="stable")]
+            least = np.partition(self.estimates, -count)[-count]
+            high = np.flatnonzero(self.estimates >= least)
+            high = high[np.argsort(-self.estimates[high], kind="stable")]
         else:
-            high = np.argsort(-self.promise, kind="stable")
-        promised = self.promise[high[:count]]
+            high = np.argsort(-self.estimates, kind="stable")
+        kept_estimates = self.estimates[high[:count]]
         kept = np.sort(high[:count])
-        self.rows, self.promise = self.rows[kept], self.promise[kept]
-        return promised
+        self.rows, self.estimates = self.rows[kept], self.estimates[kept]
+        return kept_estimates
 
-    def look_closer(self) -> None:
-        """Add what frames will add, and what patches may."""
-        self.promise = self.promise + _finer(
+    def add_frames_and_patches(self) -> None:
+        """Add the estimates of frame and patch levels."""
+        self.estimates = self.estimates + _frame_and_patch_estimates(
             self.query, self.collection, self.rows, self.preview, self.kernels
         )
 
     def finish(self, *, top: int) -> Ranking:
-        """Score those that are left."""
+        """Rerank: score those that are left in full."""
         scores = score(self.query, self.collection, self.rows)
-        return best(self.collection, self.rows, scores, top=top, query=self.query)
+        return top_k(self.collection, self.rows, scores, top=top, query=self.query)
 
 
-def _first_look(
+def _video_estimates(
     queries: Sequence[Query],
     collection: Collection,
     among: Array | None,
     preview: Preview | None,
     kernels: Kernels,
 ) -> list[Array]:
-    """What whole videos say to each query, and the biases of all levels."""
+    """Scores of the video level for each query, plus the biases of all levels."""
     names = bounds.names_of(queries[0], ["video"])
     totals = [biases(query, collection, among) for query in queries]
     if preview is None:
@@ -261,22 +261,22 @@ def _first_look(
     else:
         products = bounds.centres_of_levels(queries, preview, among, kernels=kernels, names=names)
     for query, total, found in zip(queries, totals, products, strict=True):
-        total += bounds.pooled_promise(query, collection, among)
+        total += bounds.pooled_estimate(query, collection, among)
         for name, largest in found.items():
             total += bounds.counted(query, name, largest)
     return totals
 
 
-def _finer(
+def _frame_and_patch_estimates(
     query: Query,
     collection: Collection,
     rows: Array,
     preview: Preview | None,
     kernels: Kernels,
 ) -> Array:
-    """What frames and patches may add to the score of some rows; not a bound."""
+    """Estimated scores of frame and patch levels of some rows; not a bound."""
     total = np.zeros(len(rows), np.float32)
-    if preview is None:  # patches are too many to be looked at
+    if preview is None:  # patches are too many to read
         found = bounds.largest(query, bounds.names_of(query, ["frame"]), collection, rows)
         for name, largest in found.items():
             total += bounds.counted(query, name, largest)
@@ -284,15 +284,15 @@ def _finer(
     names = bounds.names_of(query, ["frame", "patch"])
     (centres,) = bounds.centres_of_levels([query], preview, rows, kernels=kernels, names=names)
     for name, centre in centres.items():
-        words = bounds.words_of(query, name, preview.summaries[bounds.unit_of(query, name)])
+        words = bounds.words_of(query, name, preview.quantised[bounds.unit_of(query, name)])
         total += np.float32(words.share) * bounds.estimate(
-            words, preview.summaries[words.unit], rows, centre
+            words, preview.quantised[words.unit], rows, centre
         )
     return total
 
 
-def _few_at_once(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
-    """Queries that share a pass, so few that what they keep of it does not fill the memory."""
+def _query_batches(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
+    """Split queries into batches whose products with all centres fit into memory."""
     words = max(sum(text.words.shape[1] for text in query.texts.values()) for query in queries)
     size = max(1, min(QUERIES_AT_ONCE, KEPT_ENTRIES // (rows * words)))
     for start in range(0, len(queries), size):

@@ -45,10 +45,10 @@ from ucofia.index.storage.schema import (
     IndexSettings,
     SegmentInfo,
     SegmentRow,
+    Segments,
     StoredFile,
     Table,
 )
-from ucofia.index.storage.segments import Segments
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class Store:
                 )
         return segments
 
-    def steadily(self, read: Callable[[], T]) -> T:
+    def with_retry(self, read: Callable[[], T]) -> T:
         """Read, and again at the newest version when that fails, a few times.
 
         A writer that compacts deletes what older versions need, also that which is open here.
@@ -183,7 +183,7 @@ class Store:
 
     def infos(self) -> list[SegmentInfo]:
         """List what is known about every segment besides its vectors."""
-        return arrow.infos_of(self.steadily(lambda: self._read(list(arrow.LIGHT))))
+        return arrow.infos_of(self.with_retry(lambda: self._read(list(arrow.LIGHT))))
 
     @property
     def schema(self) -> Any:
@@ -227,7 +227,7 @@ class Store:
         if row is not None:
             return row
         newest = self.newest()
-        return newest.steadily(lambda: newest.row_here(segment_id))
+        return newest.with_retry(lambda: newest.row_here(segment_id))
 
     def wrong_checksums(self) -> Iterator[str]:
         """Name the segments, and the other tables, that are not what was written."""
@@ -339,7 +339,7 @@ class Store:
             with reading(self.path):
                 return arrow.unsummed(lance.dataset(_table(self.path, name)).to_table())
 
-        return self.steadily(read)
+        return self.with_retry(read)
 
     def small_version(self, name: str) -> int:
         """The number of a small table's version; 0 while there is none."""

@@ -18,7 +18,7 @@ from ucofia import checkpoint
 from ucofia.atomic import write_atomic
 from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
-from ucofia.evaluate.benchmark import Evaluation, Options, evaluate
+from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
 from ucofia.provenance import commit, versions
 from ucofia.research.ablate.rows import FULL, Setup, Training, train_values
@@ -165,11 +165,11 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _options(training: Training, bank: int | None) -> Options:
+def _options(training: Training, bank: int | None) -> EvaluateOptions:
     """Only the full model is asked about normalisations and single levels."""
     if training.name != FULL:
-        return Options(bank=None, normalise=("none",), batch=64, every_level=False)
-    return Options(normalise=NORMALISE, batch=64, bank_limit=bank)
+        return EvaluateOptions(bank=None, normalise=("none",), batch=64, every_level=False)
+    return EvaluateOptions(normalise=NORMALISE, batch=64, bank_limit=bank)
 
 
 def _ranks(found: Evaluation) -> dict[str, list[int]]:

@@ -1,10 +1,10 @@
-"""Work that many machines have done for an index and that is not part of it yet.
+"""Write-ahead journal of cluster runs: finished parts of work that are not committed yet.
 
 `journal/` in the index holds one small file per part of work: which data files were written, for
 which videos, and which videos failed. It is written before the commit and deleted after it, so a
-run that is killed in between loses nothing: whoever comes next settles what is there. Every run
-holds a lock file in the same folder; while one is held, files that no version names are not
-leftovers, and nobody may delete them.
+run that is killed in between loses nothing: the next run commits what it finds (`recover`). Every
+run holds a lock file in the same folder; while one is held, data files that no version names may
+belong to that run and must not be deleted.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class Journal:
         self._folder = f"{path.rstrip('/')}/{FOLDER}"
 
     def write(self, entry: Entry) -> None:
-        """Keep an entry; it is there whole, or not at all."""
+        """Write an entry atomically."""
         name = f"{self._folder}/{entry.key}{_ENTRY}"
         with writing(self.path):
             if is_remote(self.path):
@@ -86,12 +86,12 @@ class Journal:
                 write_atomic(Path(name), entry.to_json())
 
     def keys(self) -> set[str]:
-        """Name the entries."""
+        """List the keys of all entries."""
         with reading(self.path):
             return {name.removesuffix(_ENTRY) for name in self._names() if name.endswith(_ENTRY)}
 
     def read(self, key: str) -> Entry | None:
-        """Read an entry; None where it is gone or was never whole."""
+        """Read an entry; None if it is gone or incomplete."""
         name = f"{self._folder}/{key}{_ENTRY}"
         try:
             if is_remote(self.path):
@@ -101,7 +101,7 @@ class Journal:
             return None
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Forget entries that are part of the index, or of no use."""
+        """Delete entries that are committed or cannot be used."""
         for key in keys:
             name = f"{self._folder}/{key}{_ENTRY}"
             with contextlib.suppress(FileNotFoundError), writing(self.path):
@@ -124,11 +124,11 @@ class Journal:
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
-        """Say that a run is under way, for as long as its process lives."""
+        """Hold the lock file of a run for as long as its process lives."""
         if is_remote(self.path):  # nothing there is ever deleted that no version names
             yield
             return
-        # Not while somebody deletes leftovers.
+        # The writer lock: not while a compaction deletes unused files.
         with writer_lock(self.path, verb="index --cluster"):
             os.makedirs(self._folder, exist_ok=True)
             lock = FileLock(f"{self._folder}/{secrets.token_hex(8)}{_RUN}")
@@ -140,18 +140,19 @@ class Journal:
             Path(lock.lock_file).unlink(missing_ok=True)
 
     def is_running(self) -> bool:
-        """Tell whether a run is under way on this disk."""
+        """Tell whether another run holds its lock file."""
         if is_remote(self.path):
             return False
         names = [name for name in self._names() if name.endswith(_RUN)]
         return any(_is_held(Path(self._folder, name)) for name in names)
 
 
-def settle(store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = frozenset()) -> None:
-    """Make finished parts of work part of an index, once, and take them out of the journal.
+def commit_entries(
+    store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = frozenset()
+) -> None:
+    """Commit finished parts of work to an index, exactly once, and delete their entries.
 
-    Takes the lock of the index where there is one. `seen` are fragments that hold none of the
-    files.
+    Takes the writer lock of a local index. `seen` are fragments known to hold none of the files.
     """
     journal = Journal(store.path)
     for some in _batches(entries):
@@ -174,15 +175,15 @@ def settle(store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = fro
     store.refresh()
 
 
-def settle_left(store: Store) -> int:
-    """Settle what runs that were killed have left in the journal; counts the parts of work.
+def recover(store: Store) -> int:
+    """Commit what killed runs have left in the journal; returns the number of parts.
 
-    An entry whose data files are gone is of no use: its videos will be looked at again.
+    An entry whose data files are gone is deleted: its videos will be indexed again.
     """
     journal = Journal(store.path)
     try:
         found = [(key, journal.read(key)) for key in sorted(journal.keys())]
-    except MissingExtraError:  # nothing is lost: the next run on a cluster settles it
+    except MissingExtraError:  # nothing is lost: the next cluster run commits it
         return 0
     lost = {key for key, entry in found if entry is None}
     entries = []
@@ -196,12 +197,12 @@ def settle_left(store: Store) -> int:
             lost.add(entry.key)
     journal.remove(lost)
     for entry in entries:  # each alone: one of them may have been committed, another not
-        settle(store, [entry])
+        commit_entries(store, [entry])
     return len(entries)
 
 
-def facts(store: Store) -> dict[str, Any]:
-    """Say what is pending, as plain JSON values."""
+def pending_counts(store: Store) -> dict[str, Any]:
+    """Count what is pending, as plain JSON values."""
     journal = Journal(store.path)
     try:
         entries = [journal.read(key) for key in journal.keys()]
@@ -243,5 +244,5 @@ def _files_of(name: str) -> Any:
 
 
 def _address(name: str) -> str:
-    """Name a place as others do: Lance calls a folder so to treat it like an object store."""
+    """Return a URL that fsspec knows; Lance uses its own scheme for local object stores."""
     return name.replace("file-object-store://", "file://", 1)

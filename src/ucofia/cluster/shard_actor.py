@@ -1,4 +1,4 @@
-"""An actor that owns shards: opens their fragments, keeps them mapped, and answers for them.
+"""The Ray actor that owns shards: opens their fragments, keeps them mapped, searches them.
 
 Whoever asks says which shard is meant; one that is not open is opened. So a shard whose owner died
 is taken over by asking somebody else, and questions about the version before are still answered.
@@ -19,17 +19,16 @@ import torch
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.results.similar import likeness
+from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search import sketch as previews
 from ucofia.index.search.collection import Collection
+from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Rerank
-from ucofia.index.search.sketch import Preview, RowKeys, SavedPreview
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.fragments import FragmentStore
-from ucofia.index.storage.schema import Array
-from ucofia.index.storage.segments import values_of
+from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
@@ -85,7 +84,7 @@ class Opened:
     folder: Path
 
 
-class Owner:
+class ShardActor:
     """An actor: owns shards and answers for them."""
 
     def __init__(self) -> None:
@@ -188,9 +187,9 @@ def _exact(one: Pruning | Ranking) -> Search:
 
 
 def _fast(one: Rerank, top: int) -> Search:
-    """Say what the candidates promise; told how many may stay, look closer, and once more."""
+    """Yield estimates of the candidates; keep as many as told, refine them, and once more."""
     one.keep((yield one.keep(search.NEAR)))
-    one.look_closer()
+    one.add_frames_and_patches()
     one.keep((yield one.keep(search.candidates([one.query], top=top))))
     return one.finish(top=top)
 

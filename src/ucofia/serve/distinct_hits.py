@@ -1,8 +1,8 @@
-"""Hits as people count them: one per content, and none of files that are gone.
+"""Deduplicate hits: one per content, near-duplicates grouped, deleted files left out.
 
-The index ranks files. Here copies of one file become one hit with several places, what is nearly
-the same is grouped behind the best of its kind, and whatever was deleted since it was indexed is
-left out, at the moment it is shown.
+The index ranks files. Here copies of one file become one hit with several places, near-duplicates
+are grouped behind the best of them, and files that were deleted since they were indexed are left
+out when the hits are shown.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,34 +12,34 @@ from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve.catalogue import Catalogue, is_there
 
-LOOK_AHEAD = 10  # hits beyond those wanted, in which copies and the like are looked for
+LOOK_AHEAD = 10  # hits beyond those wanted, among which duplicates are searched
 
 
 @dataclass(frozen=True)
-class ShownHit:
+class DistinctHit:
     """A hit whose file is there, and the other places of the same content."""
 
     hit: Hit
     info: SegmentInfo
     copies: Sequence[SegmentInfo]
-    similar: Sequence["ShownHit"] = ()  # nearly the same, best first
+    similar: Sequence["DistinctHit"] = ()  # nearly the same, best first
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Hits that can be shown, and how many were left out because their files are gone."""
+class DistinctHits:
+    """Deduplicated hits, and how many were left out because their files are gone."""
 
-    hits: Sequence[ShownHit]
+    hits: Sequence[DistinctHit]
     gone: int
 
 
-def shown(
+def distinct_hits(
     ranked: Callable[[int], Sequence[Hit]],
     known: Catalogue,
     *,
     wanted: int,
     is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None = None,
-) -> Shown:
+) -> DistinctHits:
     """Take hits from a ranking until enough can be shown; `ranked(n)` gives the best n.
 
     With `is_alike`, hits that are nearly the same as a better one stand behind it.
@@ -58,9 +58,9 @@ def _distinct(
     known: Catalogue,
     wanted: int,
     is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None,
-) -> Shown:
+) -> DistinctHits:
     seen: set[str] = set()
-    groups: list[list[ShownHit]] = []
+    groups: list[list[DistinctHit]] = []
     gone = 0
     for hit in hits:
         info = known.segments[hit.segment]
@@ -73,7 +73,7 @@ def _distinct(
             gone += len(groups) < wanted
             continue
         first, *others = places
-        one = ShownHit(_at(hit, first), first, others)
+        one = DistinctHit(_at(hit, first), first, others)
         for group in groups if is_alike else ():
             if is_alike and is_alike(group[0].info, first):
                 group.append(one)
@@ -81,7 +81,7 @@ def _distinct(
         else:
             if len(groups) < wanted:
                 groups.append([one])
-    return Shown([replace(first, similar=others) for first, *others in groups], gone)
+    return DistinctHits([replace(first, similar=others) for first, *others in groups], gone)
 
 
 def _at(hit: Hit, info: SegmentInfo) -> Hit:

@@ -1,12 +1,12 @@
-"""Segments in few bytes, from which a search bounds what their vectors can say to a text.
+"""int8 quantisation of segments, from which pruning bounds their similarity to a text.
 
-A unit (the video, a frame, a patch) is its segment's centre plus a difference. The centre is kept
-in eight bits a coordinate; what that loses is part of the difference. Of the difference the first
-coordinates are kept in eight bits, up to one cut after the other, and of the others the length. So
-a product with a word is known up to the product of two lengths (Cauchy-Schwarz): a bound, not an
-estimate. It is tightest in coordinates in which differences and words vary equally much, and these
-are taken (`axes_of`): a difference and a word are each multiplied by their own matrix, whose
-product is one, so that no product changes.
+A unit (the video, a frame, a patch) is its segment's centre plus a residual. The centre is stored
+in int8; its quantisation error is part of the residual. Of the residual the first coordinates are
+stored in int8, up to several cuts, and the norm of what lies beyond each cut. So a dot product
+with a word is known up to the product of two norms (Cauchy-Schwarz): a bound, not an estimate. It
+is tightest in coordinates in which residuals and words have the same covariance (`axes_of`):
+residuals are multiplied by one matrix and words by its inverse transpose, which changes no dot
+product.
 """
 
 import itertools
@@ -25,37 +25,37 @@ from ucofia.index.storage.schema import Array
 CUTS: dict[VideoUnit, tuple[int, ...]] = {"video": (), "frame": (64, 256), "patch": (24, 64, 128)}
 UNITS: tuple[VideoUnit, ...] = ("video", "frame", "patch")
 SAMPLED_SEGMENTS = 1024
-SHARED_AT_LEAST = 0.05  # of the spread is taken as equal in all directions
-LENGTH_ROUNDING = 1e-5  # lengths are rounded up, by more than their sums lose
+SHRINKAGE = 0.05  # least weight of the identity in a covariance
+LENGTH_ROUNDING = 1e-5  # norms are rounded up by more than float32 sums lose
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Coordinates for differences and words: (stored @ x) . (text @ w) = x . w."""
+    """Coordinates for residuals and words: (stored @ x) . (text @ w) = x . w."""
 
     stored: Float[Array, "d d"]
     text: Float[Array, "d d"]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One kind of unit of all segments, from coarse to fine."""
+class QuantisedUnits:
+    """One kind of unit of all segments: centres, then residual codes, coarse to fine."""
 
     axes: Axes
     centre: Int8[Array, "v d"]
-    scale: Float[Array, " v"]  # of the centre
-    radius: Float[Array, " v"]  # length of the longest difference
-    step: Float[Array, " v"]  # of the codes
+    scale: Float[Array, " v"]  # scale of the centre
+    radius: Float[Array, " v"]  # norm of the longest residual
+    step: Float[Array, " v"]  # scale of the codes
     codes: tuple[Int8[Array, "v u c"], ...]  # coordinates between one cut and the next
-    rest: tuple[Float[Array, "v u"], ...]  # length beyond each cut
-    lost: tuple[Float[Array, " v"], ...]  # most that eight bits lost of a unit, up to each cut
+    rest: tuple[Float[Array, "v u"], ...]  # norm beyond each cut
+    lost: tuple[Float[Array, " v"], ...]  # largest quantisation error of a unit, up to each cut
 
     def __len__(self) -> int:
         return len(self.centre)
 
     @classmethod
-    def of(cls, axes: Axes, arrays: Mapping[str, Array]) -> "Summary":
-        """Take the arrays that `summarise` made, by their names."""
+    def of(cls, axes: Axes, arrays: Mapping[str, Array]) -> "QuantisedUnits":
+        """Take the arrays that `quantise` made, by their names."""
 
         def cut(name: str) -> tuple[Array, ...]:
             named = (f"{name}{at}" for at in range(len(arrays)))
@@ -65,7 +65,7 @@ class Summary:
         return cls(axes, **plain, codes=cut("codes"), rest=cut("rest"), lost=cut("lost"))
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays of all segments by their names."""
+        """The arrays by their names on disk."""
         found = {name: getattr(self, name) for name in ("centre", "scale", "radius", "step")}
         for name in ("codes", "rest", "lost"):
             found |= {f"{name}{at}": array for at, array in enumerate(getattr(self, name))}
@@ -73,7 +73,7 @@ class Summary:
 
 
 def cuts_of(unit: VideoUnit, width: int) -> tuple[int, ...]:
-    """Where the coordinates of a kind of unit are cut, for vectors of some width."""
+    """Cuts (numbers of stored coordinates) of a kind of unit, for vectors of some width."""
     cuts = CUTS[unit]
     return tuple(cut for cut in cuts if cut <= width) or (cuts[:1] and (width,))
 
@@ -88,14 +88,14 @@ def column_of(collection: Collection, unit: VideoUnit) -> tuple[Column, Array]:
 
 
 def axes_of(collection: Collection, unit: VideoUnit, texts: Float[Array, "n d"] | None) -> Axes:
-    """Find coordinates in which differences and texts vary equally much, the most first."""
+    """Find coordinates in which residuals and texts have equal covariance, largest first."""
     column, mask = column_of(collection, unit)
     count = min(SAMPLED_SEGMENTS, len(collection))
     rows = np.sort(np.random.default_rng(0).choice(len(collection), count, replace=False))
     _, _, delta = _split(torch.from_numpy(column.take(rows)), torch.from_numpy(mask[rows]))
-    a = _spread(delta[torch.from_numpy(mask[rows])].numpy())
-    b = _spread(np.zeros((0, len(a))) if texts is None else texts)
-    # The matrix m with m a m = b; its root takes a and its inverse root takes b to the same.
+    a = _covariance(delta[torch.from_numpy(mask[rows])].numpy())
+    b = _covariance(np.zeros((0, len(a))) if texts is None else texts)
+    # m a m = b; the root of m maps a, and its inverse root maps b, to the same covariance.
     root, back = _power(a, 0.5), _power(a, -0.5)
     middle = back @ _power(root @ b @ root, 0.5) @ back
     half, other = _power(middle, 0.5), _power(middle, -0.5)
@@ -104,10 +104,10 @@ def axes_of(collection: Collection, unit: VideoUnit, texts: Float[Array, "n d"] 
     return Axes((turned @ half).astype(np.float32), (turned @ other).astype(np.float32))
 
 
-def summarise(
+def quantise(
     column: Column, mask: Array, rows: Array, axes: Axes, cuts: tuple[int, ...]
 ) -> dict[str, Array]:
-    """Summarise some segments; the names are those of `Summary`, with the number of the cut."""
+    """Quantise some segments; named as in `QuantisedUnits`, with the number of the cut."""
     hidden = torch.from_numpy(mask[rows])
     centre, scale, delta = _split(torch.from_numpy(column.take(rows)), hidden)
     at = delta @ torch.from_numpy(axes.stored).mT
@@ -127,7 +127,7 @@ def summarise(
 
 
 def _split(block: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The centres in eight bits, their scales, and the differences; padding lies at the centre."""
+    """Return int8 centres, their scales, and residuals; those of padding are zero."""
     units = block.float() * mask[..., None]
     mean = units.sum(1) / mask.sum(1).clamp(min=1)[:, None]
     scale = (mean.abs().amax(1) / 127).clamp(min=1e-12)
@@ -136,12 +136,12 @@ def _split(block: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return centre.to(torch.int8), scale, delta
 
 
-def _spread(vectors: Float[Array, "n d"]) -> Float[Array, "d d"]:
-    """How vectors vary, not centred; the fewer there are, the less their directions count."""
+def _covariance(vectors: Float[Array, "n d"]) -> Float[Array, "d d"]:
+    """Uncentred covariance, shrunk towards the identity, the more so the fewer vectors."""
     count, width = vectors.shape
     product = vectors.astype(np.float64).T @ vectors
     whole = np.trace(product)
-    even = max(width / (width + count), SHARED_AT_LEAST) if whole > 0 else 1.0
+    even = max(width / (width + count), SHRINKAGE) if whole > 0 else 1.0
     return np.asarray((1 - even) * product / max(whole, 1e-30) + even * np.eye(width) / width)
 
 

@@ -1,6 +1,6 @@
-"""What a server did: counters for Prometheus and one line per request in the log.
+"""Monitoring of a server: Prometheus metrics and an access log of one line per request.
 
-The line names the route, not the words that somebody looked for: those are nobody's business.
+The line names the route, not the query text, which is private.
 """
 
 import json
@@ -55,7 +55,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Observe:
+class RequestMonitor:
     """ASGI middleware around everything: counts and logs each answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, log_format: str) -> None:

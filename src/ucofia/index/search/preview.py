@@ -1,12 +1,12 @@
-"""The preview of an index: the summaries of all its segments, in plain files beside it.
+"""The preview of an index: quantised vectors of all segments, in plain files beside the index.
 
-Without a preview every search is still right, only slower. Derived data: it can be deleted and
-made again at any time. What a summary is, and why it bounds a score, is in `summary`.
+Pruning reads it (`bounds`). Without a preview every search returns the same list, only slower. It
+is derived data: it can be deleted and made again at any time. Why it bounds a score: `quantise`.
 
-A saved preview names the index and the version it was made from, and proves which rows those are:
-by their ids and the checksums of their content. One of other rows is not used. Segments that come
-after all others are written behind them, in the same files; `preview.json` says how many rows of
-these files count, so that who reads the shorter ones is not disturbed.
+A saved preview names the index and the version it was made from and holds the ids and content
+checksums of its rows. A preview of other rows is not used. New segments at the end of the index
+are appended to the same files; `preview.json` says how many rows are valid, so that readers of the
+shorter preview are not affected.
 """
 
 import contextlib
@@ -28,56 +28,57 @@ from jaxtyping import Float
 from ucofia.atomic import write_atomic
 from ucofia.config import VideoUnit
 from ucofia.index.search.collection import Collection
-from ucofia.index.search.summary import (
+from ucofia.index.search.quantise import (
     UNITS,
     Axes,
-    Summary,
+    QuantisedUnits,
     axes_of,
     column_of,
     cuts_of,
-    summarise,
+    quantise,
 )
-from ucofia.index.storage.schema import Array
-from ucofia.index.storage.segments import values_of
+from ucofia.index.storage.schema import Array, values_of
 
 PREVIEW_FILE = "preview.json"
-SUMMARISED_AT_ONCE = 256
-Texts = Mapping[VideoUnit, Float[Array, "n d"]]  # vectors that meet a kind of unit
+QUANTISED_AT_ONCE = 256
+Texts = Mapping[VideoUnit, Float[Array, "n d"]]  # text vectors compared with each kind of unit
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The summaries of all segments of a collection, in its order; one for each kind of unit."""
+    """Quantised vectors of all segments of a collection, in its order, for each kind of unit."""
 
-    summaries: Mapping[VideoUnit, Summary]
+    quantised: Mapping[VideoUnit, QuantisedUnits]
 
     def __len__(self) -> int:
-        return len(next(iter(self.summaries.values())))
+        return len(next(iter(self.quantised.values())))
 
     @property
     def axes(self) -> dict[VideoUnit, Axes]:
         """The coordinates of every kind of unit."""
-        return {unit: summary.axes for unit, summary in self.summaries.items()}
+        return {unit: quantised.axes for unit, quantised in self.quantised.items()}
 
     def part(self, rows: slice) -> "Preview":
-        """View the summaries of some segments that follow one another; nothing is copied."""
+        """View a range of segments; nothing is copied."""
         return Preview(
             {
-                unit: Summary.of(summary.axes, {n: a[rows] for n, a in summary.arrays().items()})
-                for unit, summary in self.summaries.items()
+                unit: QuantisedUnits.of(
+                    quantised.axes, {n: a[rows] for n, a in quantised.arrays().items()}
+                )
+                for unit, quantised in self.quantised.items()
             }
         )
 
     @property
     def bytes_per_segment(self) -> int:
-        """What a segment takes, on the disk and in memory when it is looked at."""
-        arrays = [a for summary in self.summaries.values() for a in summary.arrays().values()]
+        """Bytes per segment, on the disk and in memory."""
+        arrays = [a for quantised in self.quantised.values() for a in quantised.arrays().values()]
         return sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays)
 
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Which rows a preview is of: their ids, and the checksums of what they hold."""
+    """The rows of a preview: their ids and content checksums."""
 
     ids: Array
     checksums: Array
@@ -92,7 +93,7 @@ class RowKeys:
         )
 
     def digest(self) -> str:
-        """Name all rows and their order by one hash."""
+        """Hash all rows and their order."""
         digest = hashlib.blake2b("\n".join(self.ids.tolist()).encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.checksums).data)
         return digest.hexdigest()
@@ -100,7 +101,7 @@ class RowKeys:
 
 @dataclass(frozen=True)
 class SavedPreview:
-    """A preview as it lies on a disk, and of which rows of which index it was made."""
+    """A preview on disk, with the rows and the index it was made from."""
 
     preview: Preview
     rows: RowKeys
@@ -141,7 +142,7 @@ def all_axes(collection: Collection, texts: Texts) -> dict[VideoUnit, Axes]:
 
 
 def build(collection: Collection, axes: Mapping[VideoUnit, Axes]) -> Preview:
-    """Summarise every segment, in memory."""
+    """Quantise every segment, in memory."""
     parts = list(_parts(collection, axes))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return _preview(axes, whole)
@@ -159,8 +160,8 @@ def save(
     """Write a preview beside the index; readers see the old one or this one, never a mixture.
 
     The arrays get a folder of a name that is never used again; `preview.json`, which names it, is
-    replaced last. Rows that the preview before it knew keep their summaries and its axes. Who is
-    the only writer (`is_alone`) adds rows that come after all others to the files that are there.
+    replaced last. Rows of the previous preview are copied, and its axes are kept. The only writer
+    (`is_alone`) appends new rows at the end to the existing files instead.
     """
     old = read(folder)
     axes = old.preview.axes if old else all_axes(collection, texts)
@@ -214,7 +215,7 @@ def read(folder: Path) -> SavedPreview | None:
     return SavedPreview(preview, rows, str(about.get("index", "")), place)
 
 
-def forget_others(folder: Path) -> None:
+def delete_unused(folder: Path) -> None:
     """Delete what replaced, earlier and killed writers have left; only for who holds the lock."""
     try:
         current = json.loads((folder / PREVIEW_FILE).read_text())["folder"]
@@ -316,8 +317,8 @@ def _parts(
         rows_before = known.rows_of(collection)
     before = _arrays(known.preview) if known else {}
     columns = {unit: column_of(collection, unit) for unit in axes}
-    for start in range(first, len(collection), SUMMARISED_AT_ONCE):
-        here = np.arange(start, min(len(collection), start + SUMMARISED_AT_ONCE))
+    for start in range(first, len(collection), QUANTISED_AT_ONCE):
+        here = np.arange(start, min(len(collection), start + QUANTISED_AT_ONCE))
         is_new = rows_before[here] < 0
         new, old = here[is_new], rows_before[here[~is_new]]
         part = {name: np.empty((len(here), *a.shape[1:]), a.dtype) for name, a in before.items()}
@@ -327,7 +328,7 @@ def _parts(
             made: dict[str, Array] = {}
             for unit, (column, mask) in columns.items():
                 cuts = cuts_of(unit, axes[unit].stored.shape[1])
-                found = summarise(column, mask, new, axes[unit], cuts)
+                found = quantise(column, mask, new, axes[unit], cuts)
                 made |= {f"{unit}.{name}": array for name, array in found.items()}
             for name in part:
                 part[name][is_new] = made[name]
@@ -339,15 +340,15 @@ def _preview(axes: Mapping[VideoUnit, Axes], arrays: Mapping[str, Array]) -> Pre
     def own(unit: str) -> dict[str, Array]:
         return {n.split(".")[1]: a for n, a in arrays.items() if n.startswith(f"{unit}.")}
 
-    return Preview({unit: Summary.of(axes[unit], own(unit)) for unit in axes})
+    return Preview({unit: QuantisedUnits.of(axes[unit], own(unit)) for unit in axes})
 
 
 def _arrays(preview: Preview) -> dict[str, Array]:
     """The arrays of a preview, named after their files."""
     return {
         f"{unit}.{name}": array
-        for unit, summary in preview.summaries.items()
-        for name, array in summary.arrays().items()
+        for unit, quantised in preview.quantised.items()
+        for name, array in quantised.arrays().items()
     }
 
 
@@ -359,9 +360,9 @@ def _named(axes: Mapping[VideoUnit, Axes]) -> dict[str, Array]:
 
 
 def _sizes(preview: Preview, unit: VideoUnit) -> list[int]:
-    return [part.shape[2] for part in preview.summaries[unit].codes]
+    return [part.shape[2] for part in preview.quantised[unit].codes]
 
 
 def _cut_sizes(preview: Preview, unit: VideoUnit) -> list[int]:
-    cuts = cuts_of(unit, preview.summaries[unit].axes.stored.shape[1])
+    cuts = cuts_of(unit, preview.quantised[unit].axes.stored.shape[1])
     return [cut - begin for begin, cut in itertools.pairwise((0, *cuts))]
