@@ -350,7 +350,7 @@ class Store:
             with reading(self.path):
                 return int(lance.dataset(_table(self.path, name)).version)
 
-        return self.steadily(read)
+        return self.with_retry(read)
 
     def put_small(self, name: str, table: Table, *, merge: bool = False) -> None:
         """Replace a small table, or only those of its rows whose key the new ones have."""
