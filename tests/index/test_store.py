@@ -24,7 +24,7 @@ from ucofia.errors import (
     UnreachableIndexError,
 )
 from ucofia.index.index import Index
-from ucofia.index.storage import schema, segments
+from ucofia.index.storage import schema
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
 from ucofia.index.storage.store import exists
 from ucofia.presets import CLIP_STRAIGHT
@@ -79,7 +79,7 @@ def test_segments_are_made_when_asked_for(folder: Path, monkeypatch: pytest.Monk
         made.append(len(table))
         return make(table)
 
-    monkeypatch.setattr(segments, "infos_of", counting)
+    monkeypatch.setattr(schema, "infos_of", counting)
     index = Index.open(folder, colour_model())
     found = index.collection().segments
     index.search("blue", top=1)
