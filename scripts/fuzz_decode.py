@@ -4,12 +4,14 @@
 
 Clips are written by the script itself, or taken from a folder. A mutation flips bytes, cuts a file
 off, removes, repeats or overwrites a stretch, or splices two files. Exit code 0 means: one result
-per file, in order, crops of the right shape, and the same frames again for files left untouched.
+per file, in order, crops of the right shape, no decoder that died or outgrew its memory, and the
+same frames again for files left untouched.
 """
 
 import argparse
 import os
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -20,6 +22,7 @@ from pathlib import Path
 import av
 import numpy as np
 
+from ucofia.errors import DecoderDiedError
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
 from ucofia.video.limits import Limits
@@ -150,6 +153,8 @@ def fuzz(clips: list[Path], folder: Path, args: argparse.Namespace) -> list[str]
         by_kind[kinds[done - 1], outcome(result)] += 1
         if isinstance(result, Failed):
             reasons[reason(result)] += 1
+            if isinstance(result.error, DecoderDiedError):
+                problems.append(f"the decoder died on {result.request.path}")
         elif not right_shape(result):
             problems.append(f"{result.request.path} gave crops of a wrong shape")
         Path(result.request.path).unlink()
@@ -160,6 +165,10 @@ def fuzz(clips: list[Path], folder: Path, args: argparse.Namespace) -> list[str]
     report(by_kind, reasons)
     seconds = time.monotonic() - started
     print(f"{done} files in {seconds:.0f} s, longest wait {slowest[0]:.1f} s for {slowest[1]}")
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10  # kilobytes on Linux
+    print(f"largest decoder {largest / 1e6:.0f} MB")
+    if largest > LIMITS.memory_bytes:
+        problems.append("a decoder outgrew its memory")
     return problems
 
 

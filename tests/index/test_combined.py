@@ -1,6 +1,7 @@
 """Several texts as one question: what is meant, and that pruning changes nothing."""
 
 import statistics
+import time
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,15 @@ def test_plain_english_says_what_is_unwanted(
     text: str, wanted: list[str], unwanted: list[str]
 ) -> None:
     assert TextQuery.parse(text) == TextQuery(tuple(wanted), tuple(unwanted))
+
+
+@pytest.mark.parametrize(
+    "text", ["no  " * 500 + " " * 500, "no x" + " " * 3000 + "b", "no x " * 500]
+)
+def test_no_text_takes_long_to_read(text: str) -> None:
+    began = time.process_time()
+    TextQuery.parse(text)
+    assert time.process_time() - began < 1.0  # gaps of spaces took minutes
 
 
 def test_a_question_has_a_text() -> None:

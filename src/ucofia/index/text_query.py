@@ -74,7 +74,9 @@ class TextQuery:
         quoted = _QUOTED.findall(text)
         held = {_HELD + at: words for at, words in enumerate(quoted)}
         marks = iter(held)
-        wanted, unwanted = _divided(_QUOTED.sub(lambda _: chr(next(marks)), text))
+        # One space at most between words: patterns try every way to share out longer gaps.
+        plain = " ".join(_QUOTED.sub(lambda _: chr(next(marks)), text).split())
+        wanted, unwanted = _divided(plain)
         if not unwanted:
             return cls((wanted.translate(held) if quoted else text,))
         is_free = not wanted or wanted.lower().removeprefix(_article(wanted)) in _ANYTHING
