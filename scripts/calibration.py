@@ -26,10 +26,8 @@ import torch
 from fit_starter import HELD_OUT
 from PIL import Image
 from starter_pairs import open_pairs
-from torch.nn.functional import normalize
 
 import ucofia
-from ucofia.encode.joined import JoinedBackbone
 from ucofia.index.calibration import confidence
 from ucofia.index.calibration.balance import TEMPERATURE
 from ucofia.index.calibration.bank import texts_of
@@ -61,13 +59,10 @@ class Scores:
 def held_out(model: Model, folder: Path, most: int) -> tuple[VideoFeatures, list[list[str]]]:
     """The pictures that no projection was fitted on, from their stored tokens."""
     pairs = open_pairs(folder)
-    backbone = model.backbone
-    assert isinstance(backbone, JoinedBackbone) and backbone.frame_projection is not None
     few = range(min(most, HELD_OUT, len(pairs)))
     parts = []
     for start in range(0, len(few), 16):
-        tokens = backbone.frame_projection(pairs.all_tokens(few[start : start + 16]))
-        batch = normalize(tokens, dim=-1)[:, None]
+        batch = pairs.all_tokens(few[start : start + 16])[:, None]
         parts.append(model.encode_video(VideoBatch(batch, torch.ones(len(batch), 1).bool())))
     return _joined(parts), [pairs.texts[at] for at in few]
 

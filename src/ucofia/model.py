@@ -14,7 +14,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ucofia.config import ModelConfig, to_dict
-from ucofia.encode.backbone import Backbone, FramewiseBackbone, SigmoidBackbone
+from ucofia.encode.backbone import (
+    Backbone,
+    FramewiseBackbone,
+    ProjectedBackbone,
+    SigmoidBackbone,
+)
 from ucofia.encode.lora import Adapter
 from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
@@ -371,7 +376,7 @@ class Model(nn.Module):
         return (selection_noise(key, shape).to(score) for key in keys)
 
     def frame_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
-        """Encode frames, or take the tokens that the tower gave before, [v f n d]."""
+        """Encode frames, or take what `vision_tokens` gave before, [v f n e]."""
         pixels, shifted_blocks = self._as_floats(pixels), self.config.shifted_blocks
         if self.pixels is None or pixels.ndim != TOKEN_AXES:
             return self.backbone.encode_frames(pixels, mask=mask, shifted_blocks=shifted_blocks)
@@ -380,10 +385,22 @@ class Model(nn.Module):
                 "stored tokens have left the tower's blocks; choose a preset without token shift"
             )
             raise SettingError("shifted_blocks", shifted_blocks, rule)
-        if pixels.shape[-1] != self.backbone.width:
-            rule = f"this model's are {self.backbone.width} wide"
-            raise SettingError("width of the tokens", pixels.shape[-1], rule)
-        return torch.where(mask[:, :, None, None], pixels, 0.0)
+        backbone, tokens = self.backbone, pixels
+        width = backbone.token_width if isinstance(backbone, ProjectedBackbone) else backbone.width
+        if tokens.shape[-1] != width:
+            rule = f"this model's are {width} wide"
+            raise SettingError("width of the tokens", tokens.shape[-1], rule)
+        if isinstance(backbone, ProjectedBackbone):
+            tokens = backbone.project_tokens(tokens)
+        return torch.where(mask[:, :, None, None], tokens, 0.0)
+
+    def vision_tokens(self, frames: Tensor) -> Float[Tensor, "f n e"]:
+        """Return what a token cache keeps of frames: before any projection above the tower."""
+        pixels = self._as_floats(frames)
+        if isinstance(self.backbone, ProjectedBackbone):
+            return self.backbone.vision_tokens(pixels)
+        mask = torch.ones(1, len(pixels), dtype=torch.bool, device=self.device)
+        return self.backbone.encode_frames(pixels[None], mask=mask, shifted_blocks=())[0]
 
     def _as_floats(self, pixels: Tensor) -> Tensor:
         """Normalise uint8 crops; floats are taken as they are."""

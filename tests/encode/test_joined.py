@@ -7,6 +7,7 @@ import torch
 
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
+from ucofia.datasets.token_cache import tower_fingerprint
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
@@ -86,3 +87,27 @@ def test_token_shift_is_refused(model: Model) -> None:
     pixels, mask = torch.zeros(1, 1, 3, 32, 32), torch.ones(1, 1, dtype=torch.bool)
     with pytest.raises(SettingError, match="not trained with token shift"):
         model.backbone.encode_frames(pixels, mask=mask, shifted_blocks=(-1,))
+
+
+def test_stored_tokens_of_the_tower_give_the_same_video(model: Model) -> None:
+    pixels = torch.randint(0, 256, (1, 2, 3, 32, 32), dtype=torch.uint8)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    with torch.no_grad():
+        stored = model.vision_tokens(pixels[0])[None]
+        assert stored.shape[-1] == VISION.projection_dim
+        seen = model.encode_video(VideoBatch(pixels, mask))
+        again = model.encode_video(VideoBatch(stored, mask))
+    torch.testing.assert_close(again.patches, seen.patches)
+    torch.testing.assert_close(again.video, seen.video)
+
+
+def test_a_projection_above_the_tower_does_not_make_stored_tokens_stale(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    model = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT)
+    before = tower_fingerprint(model)
+    with torch.no_grad():
+        model.backbone.frame_projection.weight += 1
+    assert tower_fingerprint(model) == before
+    with torch.no_grad():
+        model.backbone.vision.visual_projection.weight += 1
+    assert tower_fingerprint(model) != before

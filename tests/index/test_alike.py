@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import tiny
+from ucofia.encode.clip import ClipBackbone
 from ucofia.index import encode_segments
 from ucofia.index.encode_segments import SAME_LEVELS, SQUARE_PIXELS, alike
-from ucofia.model import Model
 from ucofia.video.decode_pool import Clip
 
 SIZE = 64
@@ -76,14 +76,13 @@ def clip_of(*seeds: int) -> Clip:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many frames each pass of the tower took."""
     seen: list[int] = []
-    original = Model.frame_tokens
+    original = ClipBackbone.encode_frames
 
-    def counted(model: Model, pixels: Any, mask: Any) -> Any:
-        if pixels.dtype == torch.uint8:
-            seen.append(int(mask.sum()))
-        return original(model, pixels, mask)
+    def counted(backbone: ClipBackbone, pixels: Any, *, mask: Any, **rest: Any) -> Any:
+        seen.append(int(mask.sum()))
+        return original(backbone, pixels, mask=mask, **rest)
 
-    monkeypatch.setattr(Model, "frame_tokens", counted)
+    monkeypatch.setattr(ClipBackbone, "encode_frames", counted)
     return seen
 
 

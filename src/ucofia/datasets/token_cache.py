@@ -2,8 +2,9 @@
 
 A token cache is a folder like a frame cache (`frame_cache.py`): shards that appear whole, so that
 a killed run leaves less, never something wrong. `tokens.json` says how frames were chosen and
-which tower looked at them. Each video is float16 [f n d]: what `encode_frames` returns for its
-frames, the frame token first. A model whose tower or crop differs is refused.
+which tower looked at them. Each video is float16 [f n d]: what `Model.vision_tokens` returns for
+its frames, the frame token first. A model whose tower or crop differs is refused; the text side
+and a projection above the vision tower may differ.
 
 Several processes, also of several commands, may fill one cache at the same time.
 """
@@ -44,8 +45,8 @@ from ucofia.video.sample import Rule
 FORMAT = 1
 SETTINGS = "tokens.json"
 VIDEOS_AT_ONCE = 8  # decoded, encoded and written together: what a kill may cost a process
-# Parts of a backbone that frames do not pass; any other part that changes makes tokens stale.
-TEXT_SIDE = ("text", "sentence_projection", "word_projection")
+# Parts of a backbone that stored tokens have not passed; any other that changes makes them stale.
+NOT_PASSED = ("text", "sentence_projection", "word_projection", "frame_projection")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +102,11 @@ def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> To
 
 
 def tower_fingerprint(model: Model) -> str:
-    """Identify everything that frames pass in a backbone; text towers do not count."""
+    """Identify the tower that gives tokens; text towers and projections above it do not count."""
     digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
     state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]
     for name, tensor in sorted(state.items()):
-        if not name.startswith(TEXT_SIDE):
+        if not name.startswith(NOT_PASSED):
             digest.update(name.encode())
             bytes_of = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             digest.update(bytes_of.numpy().tobytes())
@@ -226,9 +227,8 @@ def encode_part(
 @torch.inference_mode()
 def frame_tokens(model: Model, crops: Frames) -> Frames:
     """Encode the crops of one video, uint8 [f 3 h x], to float16 [f n d]."""
-    real = torch.ones(1, 1, dtype=torch.bool, device=model.device)
-    found = [model.frame_tokens(torch.from_numpy(crop[None, None]), real) for crop in crops]
-    tokens = torch.cat(found, dim=1)[0].half()
+    found = [model.vision_tokens(torch.from_numpy(crop[None])) for crop in crops]
+    tokens = torch.cat(found).half()
     if not tokens.isfinite().all():
         rule = "a token is NaN or infinite in half precision; check the weights: ucofia doctor"
         raise SettingError("model", model.source, rule)

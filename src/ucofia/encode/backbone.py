@@ -66,3 +66,19 @@ class FramewiseBackbone(Protocol):
     """A backbone whose tower looks at frames one by one, so that equal frames need one look."""
 
     is_framewise: bool
+
+
+@runtime_checkable
+class ProjectedBackbone(Protocol):
+    """A backbone that projects the tokens of a vision tower which has a space of its own.
+
+    What a token cache holds are the tower's own tokens: the projection can still be trained.
+    """
+
+    token_width: int  # of the tower's own space
+
+    def vision_tokens(self, pixels: Num[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+        """Return the tower's own tokens of every frame, the frame token first."""
+
+    def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:
+        """Take tokens of the tower into the joint space."""

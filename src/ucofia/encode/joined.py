@@ -54,6 +54,7 @@ class JoinedBackbone(nn.Module):
         self.card = card
         self.stop_words = frozenset(stop_words)
         self.width: int = width or vision.projection_dim
+        self.token_width: int = vision.projection_dim
         self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD)
         self.logit_scale = LOGIT_SCALE
         self.frame_projection = nn.Linear(vision.projection_dim, width) if width else None
@@ -118,12 +119,21 @@ class JoinedBackbone(nn.Module):
         if shifted_blocks:
             rule = "a joined backbone's tower was not trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
-        tokens: Tensor = self.vision(pixels[mask])
-        if self.frame_projection is not None:
-            tokens = normalize(self.frame_projection(tokens), dim=-1)
+        tokens = self.project_tokens(self.vision_tokens(pixels[mask]))
         padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
         padded[mask] = tokens
         return padded
+
+    def vision_tokens(self, pixels: Num[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+        """Encode all tokens of every frame in the vision tower's own space."""
+        tokens: Tensor = self.vision(pixels)
+        return tokens
+
+    def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:
+        """Take tokens of the vision tower into the joint space."""
+        if self.frame_projection is None:
+            return tokens
+        return normalize(self.frame_projection(tokens), dim=-1)
 
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
         """Start a temporal encoder afresh: the text tower's blocks are of another kind."""

@@ -101,7 +101,9 @@ def _once_each(model: Model, batch: VideoBatch) -> VideoBatch:
     looked_at = first == torch.arange(first.shape[1])
     if model.config.masked:  # else padding takes part, and is looked at
         looked_at &= batch.mask
-    tokens = model.frame_tokens(batch.pixels, looked_at.to(model.device))
+    seen = model.vision_tokens(batch.pixels[looked_at])
+    tokens = seen.new_zeros(*looked_at.shape, *seen.shape[1:])
+    tokens[looked_at.to(model.device)] = seen
     place = first.to(model.device)[:, :, None, None].expand_as(tokens)
     return VideoBatch(tokens.gather(1, place), batch.mask.to(model.device))
 

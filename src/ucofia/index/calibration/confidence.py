@@ -31,7 +31,7 @@ from ucofia.index.storage.schema import Array
 Kind = Literal["words", "sentence"]
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
-ODDS: dict[Kind, tuple[float, float]] = {"words": (-1.9, 1.1), "sentence": (-2.7, 1.1)}
+ODDS: dict[Kind, tuple[float, float]] = {"words": (-2.1, 1.0), "sentence": (-2.7, 1.1)}
 MOST_WORDS = 2  # besides articles; a longer query is a sentence
 ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
