@@ -1,4 +1,4 @@
-"""Which videos texts find first, and how fairly that is spread: hubs, and videos nobody finds."""
+"""Hubness: how often each video is the first hit; hubs, and videos that no text finds."""
 
 import numpy as np
 from jaxtyping import Int

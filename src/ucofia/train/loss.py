@@ -15,7 +15,7 @@ PRIOR_TEMPERATURE = 1000.0  # of scores in dual softmax, as CAMoE's code has it
 
 
 def contrastive_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """Half the sum of the cross-entropies of both directions.
+    """Symmetric InfoNCE: half the sum of the cross-entropies of both directions.
 
     The paper writes the sum; half of it is what the authors' code minimises, and what their
     clipping at norm one was chosen for.
