@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
     from ucofia.encode.backbone import Backbone
     from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, Ranked
-    from ucofia.evaluate.gallery import LevelScorer, SearchCheck
+    from ucofia.evaluate.gallery import Engine, LevelScorer, SearchCheck
     from ucofia.evaluate.matrix_report import ReportLine
     from ucofia.index.failures import Failure
     from ucofia.index.hints import Hint
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ucofia.metrics import PairedDifference, RankSummary
     from ucofia.model import Model
     from ucofia.similarity.levels import Level
+    from ucofia.similarity.stream import Stepper
     from ucofia.train.distributed import World
     from ucofia.train.settings import TrainData, TrainSettings
     from ucofia.train.trackers import Tracker
@@ -79,8 +80,10 @@ _HOMES = {
     "IndexInfo": "ucofia.index.info",
     "IndexSettings": "ucofia.index.storage.schema",
     "Level": "ucofia.similarity.levels",
+    "Stepper": "ucofia.similarity.stream",
     "LevelConfig": "ucofia.config",
     "LevelPart": "ucofia.index.results.explain",
+    "Engine": "ucofia.evaluate.gallery",
     "LevelScorer": "ucofia.evaluate.gallery",
     "Levels": "ucofia.types",
     "Limits": "ucofia.video.limits",
@@ -139,6 +142,7 @@ __all__ = [
     "Level",
     "LevelConfig",
     "LevelPart",
+    "Engine",
     "LevelScorer",
     "Levels",
     "Limits",
@@ -159,6 +163,7 @@ __all__ = [
     "Segment",
     "Snapshot",
     "Split",
+    "Stepper",
     "TextBatch",
     "TextFeatures",
     "TextHit",

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import colour_model
 from PIL import Image as Pillow
 
 from tests import fakes
+from tests.fakes import colour_model
 from ucofia.errors import NotAVideoError, SettingError
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed")
