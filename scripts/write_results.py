@@ -26,8 +26,9 @@ SCEPTIC = (
     "not: it is the starter's, which saw no MSR-VTT caption. So these rows stand below the "
     "paper's CLIP-straight (31.2 text to video, ViT-B/32 with CLIP's own text tower) and say "
     "nothing about a trained UCoFiA. What they can show is the paper's normalisation: with banks "
-    "of training captions and training videos only, Sinkhorn-Knopp lifts both directions, and "
-    "more than the inverted softmax and the querybank do. The levels do not: intervals of "
+    "of training captions and training videos only, Sinkhorn-Knopp lifts both directions; text to "
+    "video more than the inverted softmax and the querybank do, video to text as much. The levels "
+    "do not: intervals of "
     "neighbouring rows overlap. Training videos that balance video to text are those that could "
     "be had; the clips are re-encoded copies at three frames a second."
 )
