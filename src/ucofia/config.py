@@ -68,6 +68,7 @@ class ModelConfig:
     normalised_patches: bool = True
     masked: bool = True  # False: padding takes part, as in the authors' code
     isa_temperature: float = 0.01
+    candidates: int | None = None  # patches that a selector sees: those most like the frame
 
     def __post_init__(self) -> None:
         """Check what no type can say."""
@@ -82,6 +83,9 @@ class ModelConfig:
                 raise SettingError(setting, getattr(self, setting), rule)
         if self.uses_patches and self.selector is None:
             raise SettingError("selector", None, "a model that looks at patches must choose them")
+        if self.candidates is not None and self.candidates < self.selected_patches:
+            rule = f"{self.selected_patches} patches of a frame are kept"
+            raise SettingError("candidates", self.candidates, rule)
         if self.selector == "contextual" and self.temporal_over != "frames":
             raise SettingError("selector", self.selector, "the temporal encoder must see frames")
         per_frame = self.tokens_per_frame if self.temporal_over == "patches" else 1
@@ -126,6 +130,7 @@ class TrainConfig:
     loss: Loss = "contrastive"
     lora: int | None = None  # rank of the matrices that are trained instead of the towers
     part_rates: tuple[tuple[str, float], ...] = ()  # (part, learning rate), the first that fits
+    captions: int | None = None  # of each video in an epoch, others each time; None: all
 
 
 def to_dict(config: ModelConfig) -> dict[str, Any]:

@@ -21,7 +21,13 @@ from ucofia.encode.backbone import (
     SigmoidBackbone,
 )
 from ucofia.encode.lora import Adapter
-from ucofia.encode.patches import PatchSelector, keep_patches, nearness, selection_noise
+from ucofia.encode.patches import (
+    PatchSelector,
+    is_near,
+    keep_patches,
+    nearness,
+    selection_noise,
+)
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
 from ucofia.level_head import LevelHead
@@ -86,9 +92,11 @@ class Model(nn.Module):
         But for rounding: an index may hold frames that different devices encoded.
         """
         settings = to_dict(self.config)
-        for level in settings["levels"]:
-            if level["bias"] is None:  # a setting that came later: older fingerprints stay
-                del level["bias"]
+        # Settings that came later than some indexes: where they are not used, nothing changes.
+        later = [(level, "bias") for level in settings["levels"]] + [(settings, "candidates")]
+        for values, name in later:
+            if values[name] is None:
+                del values[name]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(json.dumps(self.backbone.describe(), sort_keys=True).encode())
         for name, tensor in sorted(self.state_dict().items()):
@@ -219,7 +227,8 @@ class Model(nn.Module):
             )
         # The authors let padded frames take part everywhere but in the temporal encoder.
         voting = mask if config.masked else torch.ones_like(mask)
-        tokens = self.frame_tokens(batch.pixels, voting)
+        seen = self._tower_tokens(batch.pixels, voting)
+        tokens = self._projected(seen, voting)
         frames = tokens[:, :, 0]
         patches = tokens[:, :0, 0]
         contextual = self._contextual(frames, mask)
@@ -229,6 +238,9 @@ class Model(nn.Module):
             patches = contextual
         elif config.uses_patches:
             score = self.saliency(tokens, video=video, mask=voting)
+            if config.candidates is not None and config.candidates < seen.shape[2] - 1:
+                near = is_near(seen, count=config.candidates)
+                score = score.masked_fill(~near, float("-inf"))
             patches = keep_patches(
                 tokens,
                 score,
@@ -377,21 +389,37 @@ class Model(nn.Module):
 
     def frame_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
         """Encode frames, or take what `vision_tokens` gave before, [v f n e]."""
+        return self._projected(self._tower_tokens(pixels, mask), mask)
+
+    def _tower_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n e"]:
+        """Return tokens in the vision tower's own space, of frames or of stored tokens."""
         pixels, shifted_blocks = self._as_floats(pixels), self.config.shifted_blocks
-        if self.pixels is None or pixels.ndim != TOKEN_AXES:
-            return self.backbone.encode_frames(pixels, mask=mask, shifted_blocks=shifted_blocks)
+        backbone, is_stored = self.backbone, self.pixels is not None and pixels.ndim == TOKEN_AXES
+        is_projected = isinstance(backbone, ProjectedBackbone)
+        if not is_stored and not is_projected:
+            return backbone.encode_frames(pixels, mask=mask, shifted_blocks=shifted_blocks)
         if shifted_blocks:
             rule = (
                 "stored tokens have left the tower's blocks; choose a preset without token shift"
+                if is_stored
+                else "this backbone's tower was not trained with token shift"
             )
             raise SettingError("shifted_blocks", shifted_blocks, rule)
-        backbone, tokens = self.backbone, pixels
         width = backbone.token_width if isinstance(backbone, ProjectedBackbone) else backbone.width
-        if tokens.shape[-1] != width:
-            rule = f"this model's are {width} wide"
-            raise SettingError("width of the tokens", tokens.shape[-1], rule)
-        if isinstance(backbone, ProjectedBackbone):
-            tokens = backbone.project_tokens(tokens)
+        if is_stored:
+            if pixels.shape[-1] != width:
+                rule = f"this model's are {width} wide"
+                raise SettingError("width of the tokens", pixels.shape[-1], rule)
+            return pixels
+        tokens = self.vision_tokens(pixels[mask])
+        padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
+        padded[mask] = tokens
+        return padded
+
+    def _projected(self, tokens: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
+        """Take the tower's tokens into the joint space; those of padding are zero."""
+        if isinstance(self.backbone, ProjectedBackbone):
+            tokens = self.backbone.project_tokens(tokens)
         return torch.where(mask[:, :, None, None], tokens, 0.0)
 
     def vision_tokens(self, frames: Tensor) -> Float[Tensor, "f n e"]:

@@ -87,6 +87,28 @@ def test_seed_and_epoch_change_the_order_and_nothing_else_does():
     assert not np.array_equal(plans[2], plans[3])
 
 
+@settings(max_examples=60, deadline=None)
+@given(captions, st.integers(1, 4))
+def test_an_epoch_of_some_captions_visits_as_many_of_each_video(counts, most):
+    split = a_split(counts)
+    plan = epoch_plan(split, batch=1, seed=1, epoch=0, captions=most)
+    rows = plan.flatten()
+    visited = Counter(np.asarray(split.truth)[rows].tolist())
+    assert visited == {row: min(count, most) for row, count in enumerate(counts)}
+    assert len(set(rows.tolist())) == len(rows)
+
+
+def test_other_epochs_visit_other_captions():
+    split = a_split([6] * 20)
+    visited = {
+        frozenset(epoch_plan(split, batch=4, seed=0, epoch=e, captions=2).flatten().tolist())
+        for e in range(4)
+    }
+    assert len(visited) == 4
+    with pytest.raises(SettingError, match="an epoch of 2 captions a video has only 40"):
+        epoch_plan(split, batch=41, seed=0, epoch=0, captions=2)
+
+
 def test_groups_stay_together_and_their_order_is_shuffled():
     split = a_split([1] * 24)
     groups = [row // 3 for row in range(24)]

@@ -206,3 +206,33 @@ def test_videos_that_give_no_frames_are_listed(
     assert report.added == 1 and [failure.id for failure in report.failed] == ["bad.mp4"]
     (line,) = (tmp_path / "t" / "failed.jsonl").read_text().splitlines()
     assert json.loads(line)["id"] == "bad.mp4"
+
+
+def test_candidates_are_the_same_from_all_tokens_and_from_a_few(
+    videos: list[VideoItem], filled: Path
+) -> None:
+    everything = open_tokens(filled)
+    model = tiny.model(replace(CONFIG, candidates=5)).eval()
+    few = everything.of(model.config)
+    assert few(videos[0]).shape == (3, 6, everything.width)
+    whole, some = (
+        model.encode_with_saliency(pad_videos([source(v) for v in videos], frames=3))
+        for source in (everything, few)
+    )
+    assert torch.allclose(whole[0].patches, some[0].patches, atol=1e-6)
+    assert torch.allclose(whole[0].video, some[0].video, atol=1e-6)
+    # An index must know which patch of the whole frame was kept.
+    assert whole[1] is not None and whole[1].shape[-1] == everything.tokens
+    real = pad_videos([everything(v) for v in videos], frames=3).mask
+    assert (whole[1].isfinite().sum(-1)[real] == 6).all()
+    narrow = (
+        tiny.model(CONFIG)
+        .eval()
+        .encode_video(pad_videos([everything(v) for v in videos], frames=3))
+    )
+    assert not torch.allclose(narrow.patches, whole[0].patches, atol=1e-3)
+
+
+def test_fewer_candidates_than_are_kept_is_an_error() -> None:
+    with pytest.raises(SettingError, match="patches of a frame are kept"):
+        replace(CONFIG, candidates=1)

@@ -129,6 +129,24 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
     assert found.ignored == ["video-seed-2.json", "video-seed-3.json", "video-seed-4.json"]
 
 
+def test_a_setting_that_came_later_leaves_older_results_valid(job: Job) -> None:
+    training = job.setup.trainings["video"]
+    older = json.loads(json.dumps(job.recipe(training)))
+    for recipe in (older["train"], older["towers"]["train"]):
+        for name in ("loss", "lora", "captions", "part_rates", "frozen"):
+            del recipe[name]
+    del older["model"]["candidates"]
+    stored = {"training": "video", "seed": 0, "recipe": older}
+    job.results.mkdir()
+    job.file("video", 0).write_text(json.dumps(stored))
+    assert job.result(training, 0) is not None
+    assert len(table.read(job.results).of("video")) == 1
+    older["train"]["loss"] = "sigmoid"
+    job.file("video", 0).write_text(json.dumps(stored))
+    assert job.result(training, 0) is None
+    assert not table.read(job.results).of("video")
+
+
 def test_another_recipe_is_another_folder(job: Job) -> None:
     training = job.setup.trainings["video"]
     faster = replace(training, train=replace(training.train, encoder_rate=1.0))

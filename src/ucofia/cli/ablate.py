@@ -12,9 +12,11 @@ from ucofia.cli import console
 from ucofia.cli.app import app
 from ucofia.cli.options import (
     BankLimitOption,
+    CaptionsOption,
     ClusterOption,
     DataOption,
     JsonOption,
+    PrecisionOption,
     TokensOption,
 )
 from ucofia.errors import SettingError
@@ -22,6 +24,7 @@ from ucofia.errors import SettingError
 if TYPE_CHECKING:
     from ucofia.research.ablate.job import Spread
     from ucofia.research.ablate.rows import Setup
+    from ucofia.research.ablate.tokens_setup import TokensSetup
     from ucofia.types import Progress
 
 SHAPES = "shapes"
@@ -57,6 +60,16 @@ def ablate(
     head_rate: Annotated[
         float | None, typer.Option(help="Of the rest. Default: the paper's.", min=0)
     ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(help="A part of the towers that stays; may be repeated. Default: vision."),
+    ] = None,
+    captions: CaptionsOption = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Patches of a frame that selectors choose among. Default: all.", min=1),
+    ] = None,
+    precision: PrecisionOption = "float32",
     bank_limit: BankLimitOption = None,
     cluster: ClusterOption = None,
     json: JsonOption = False,
@@ -73,14 +86,24 @@ def ablate(
     from ucofia.research.ablate.rows import chosen
 
     out = out or Path(f"ablate-{dataset}")
-    changes = {"epochs": epochs, "batch": batch}
-    changes |= {"encoder_rate": encoder_rate, "head_rate": head_rate}  # type: ignore[dict-item]
+    changes = {
+        "epochs": epochs,
+        "batch": batch,
+        "encoder_rate": encoder_rate,
+        "head_rate": head_rate,
+        "captions": captions,
+        "frozen": tuple(freeze) if freeze else None,
+    }
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
         if dataset == SHAPES:
             setup = _shapes(out, progress)
         else:
-            setup = _on_tokens(dataset, data, tokens, backbone, changes, bank_limit)
+            setup = replace(
+                _on_tokens(dataset, data, tokens, backbone, changes, candidates),
+                bank=bank_limit,
+                precision=precision,
+            )
         job = Job(out / "results", out / "work", setup, progress=progress)
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
@@ -123,8 +146,8 @@ def _on_tokens(
     tokens: Path | None,
     backbone: str | None,
     changes: dict[str, Any],
-    bank: int | None,
-) -> "Setup":
+    candidates: int | None,
+) -> "TokensSetup":
     from ucofia.datasets.registry import open_data
     from ucofia.datasets.token_cache import open_tokens
     from ucofia.presets import PRESETS
@@ -145,6 +168,5 @@ def _on_tokens(
         tokens=stored,
         backbone=backbone,
         recipe=replace(preset.train, **given),
-        changes={"frames": frames},
-        bank=bank,
+        changes={"frames": frames, "candidates": candidates},
     )

@@ -148,7 +148,7 @@ def with_frames(
         return dataset, opened.frames, options
     cached: CacheFrames | TokenFrames
     if tokens is not None:
-        cached = open_tokens(tokens)
+        cached = open_tokens(tokens).of(model.config)
         cached.require(model)
     else:
         folder = cache_folder(data, cache)

@@ -48,4 +48,4 @@ def stored_tokens(
 
     tokens = open_tokens(folder)
     tokens.require(model)
-    return keep_videos(dataset, tokens.videos.keys()), tokens
+    return keep_videos(dataset, tokens.videos.keys()), tokens.of(model.config)

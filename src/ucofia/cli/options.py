@@ -57,3 +57,12 @@ TokensOption = Annotated[
     Path | None,
     typer.Option(help="Folder of stored tokens (`ucofia data tokens`); pixels are not touched."),
 ]
+CaptionsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Captions of each video in an epoch, others each time. Default: all.", min=1
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["float32", "bfloat16", "float16"], typer.Option(help="Numbers in the towers.")
+]

@@ -14,9 +14,11 @@ from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.frame_cache import cache_folder, decode_once, stored_tokens
 from ucofia.cli.options import (
     CacheOption,
+    CaptionsOption,
     DataOption,
     DeviceOption,
     JsonOption,
+    PrecisionOption,
     TokensOption,
     WorkersOption,
 )
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ucofia.train.settings import TrainData
     from ucofia.types import Progress
 
-Precision = Literal["float32", "bfloat16", "float16"]
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
 OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")]
 DatasetOption = Annotated[
@@ -80,7 +81,6 @@ RecomputeOption = Annotated[
     bool, typer.Option(help="Save memory inside the towers too, for one more pass.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Decides everything random.")]
-PrecisionOption = Annotated[Precision, typer.Option(help="Numbers in the towers.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
 BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.")]
 TrackOption = Annotated[
@@ -105,6 +105,7 @@ def train(
     freeze: FreezeOption = None,
     rate: RateOption = None,
     loss: LossOption = None,
+    captions: CaptionsOption = None,
     lora: LoraOption = None,
     merge: MergeOption = False,
     chunk: ChunkOption = None,
@@ -146,6 +147,7 @@ def train(
         "frozen": tuple(freeze) if freeze else None,
         "part_rates": _part_rates(rate) if rate else None,
         "loss": loss,
+        "captions": captions,
         "lora": lora,
     }
     settings = TrainSettings(

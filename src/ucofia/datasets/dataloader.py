@@ -6,7 +6,8 @@ change it, and a run resumes in the middle of an epoch by starting at a later st
 
 Decisions:
 
-- One sample is one caption with its video; an epoch visits every caption once.
+- One sample is one caption with its video; an epoch visits every caption once, or a few of each
+  video, other ones each time.
 - A training step is always full and every rank's share of it equal: what is left at the end of an
   epoch (less than one batch, other pairs each epoch) is dropped, because a contrastive loss over
   fewer pairs, or over ranks of unequal size, would be another loss.
@@ -63,9 +64,12 @@ def epoch_plan(
     batch: int,
     seed: int,
     epoch: int,
+    captions: int | None = None,
     groups: Sequence[int] | None = None,
 ) -> Plan:
     """Return the text rows of every step of an epoch, as [steps batch].
+
+    `captions` is how many texts of each video an epoch visits, drawn anew each time; None: all.
 
     With `groups` (one number per text) rows of a group stay together, so that hard negatives meet;
     only a group that straddles the end of a batch is cut.
@@ -78,12 +82,17 @@ def epoch_plan(
         raise SettingError("groups", f"{len(groups)} long", f"there are {count} captions")
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(count)
+    if captions is not None:
+        order = _first_of_each(order, np.asarray(split.truth), captions)
+        if len(order) < batch:
+            rule = f"an epoch of {captions} captions a video has only {len(order)}"
+            raise SettingError("batch", batch, rule)
     if groups is not None:
         place = rng.permutation(max(groups) + 1)
         order = order[np.argsort(place[np.asarray(groups)[order]], kind="stable")]
     else:
         order = _kept_apart(order, np.asarray(split.truth), batch)
-    steps = count // batch
+    steps = len(order) // batch
     return order[: steps * batch].reshape(steps, batch)
 
 
@@ -184,6 +193,14 @@ def _loaded(
 
 def _as_it_is(batch: Loaded) -> Loaded:
     return batch
+
+
+def _first_of_each(order: Plan, truth: NDArray[np.int64], count: int) -> Plan:
+    """Keep the first `count` rows of every video, in order."""
+    by_video = np.argsort(truth[order], kind="stable")
+    videos = truth[order][by_video]
+    place = np.arange(len(order)) - np.searchsorted(videos, videos)  # within its video
+    return order[np.sort(by_video[place < count])]
 
 
 def _kept_apart(order: Plan, truth: NDArray[np.int64], batch: int) -> Plan:

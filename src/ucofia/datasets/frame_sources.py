@@ -6,7 +6,7 @@ pure function of the item, so that worker processes, ranks and resumed runs see 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,23 @@ class SplitFrames:
     def __call__(self, video: VideoItem) -> Frames:
         """Return the real frames of a video."""
         return self.parts[video.id.partition("-")[0]](video)
+
+
+@dataclass(frozen=True)
+class RememberedFrames:
+    """A source that reads each video once and keeps it in memory.
+
+    For many passes over videos that fit there, such as tokens of a few patches.
+    """
+
+    source: FrameSource
+    known: dict[str, Frames] = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, video: VideoItem) -> Frames:
+        """Return the real frames of a video."""
+        if video.id not in self.known:
+            self.known[video.id] = self.source(video)
+        return self.known[video.id]
 
 
 def array_frames(ids: Sequence[str], frames: Frames, mask: Frames | None = None) -> ArrayFrames:

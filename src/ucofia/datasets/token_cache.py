@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from ucofia.atomic import write_atomic
+from ucofia.config import ModelConfig
 from ucofia.datasets.frame_cache import CachedVideo, CacheFailure, CacheSettings, stored_videos
 from ucofia.datasets.frame_cache_writer import (
     CacheReport,
@@ -35,6 +36,7 @@ from ucofia.datasets.frame_cache_writer import (
 )
 from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
+from ucofia.encode.patches import nearest_patches
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
 from ucofia.types import Progress
@@ -73,6 +75,7 @@ class TokenFrames:
     tokens: int  # of a frame, its own among them
     width: int
     videos: Mapping[str, CachedVideo]
+    candidates: int | None = None  # patches of a frame that are handed on; None: all
 
     def __call__(self, video: VideoItem) -> Frames:
         """Read the tokens of a video, float16 [f n d]."""
@@ -82,7 +85,12 @@ class TokenFrames:
         stored = np.frombuffer(found.read(self.folder, video), dtype=np.float16)
         if not len(stored) or len(stored) % (self.tokens * self.width):
             raise NoFramesError(video.id, f"its tokens in {found.shard} are damaged")
-        return stored.reshape(-1, self.tokens, self.width)
+        tokens = stored.reshape(-1, self.tokens, self.width)
+        if self.candidates is None or self.candidates >= self.tokens - 1:
+            return tokens
+        whole = torch.from_numpy(tokens.astype(np.float32))
+        nearest: Frames = nearest_patches(whole, count=self.candidates).half().numpy()
+        return nearest
 
     def require(self, model: Model) -> None:
         """Refuse a model whose tower gives other tokens, or that looks at more frames."""
@@ -90,6 +98,10 @@ class TokenFrames:
         if model.config.frames > self.settings.frames:
             rule = f"the cache {self.folder} holds {self.settings.frames} frames of a video"
             raise SettingError("frames", model.config.frames, rule)
+
+    def of(self, config: ModelConfig) -> "TokenFrames":
+        """Hand on only the patches that a model looks at; it costs less and changes nothing."""
+        return replace(self, candidates=config.candidates)
 
 
 def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> TokenSettings:

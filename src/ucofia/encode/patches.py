@@ -60,10 +60,26 @@ class PatchSelector(nn.Module):
         return torch.tanh(self.score(gelu(self.video(both)))).squeeze(-1)
 
 
-def nearness(tokens: Float[Tensor, "v f n d"]) -> Float[Tensor, "v f n"]:
+def nearness(tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n"]:
     """Score tokens by likeness to their frame: the choice of a model that nobody has trained."""
     directions = nn.functional.normalize(tokens, dim=-1)
-    return (directions * directions[:, :, :1]).sum(-1)
+    return (directions * directions[..., :1, :]).sum(-1)
+
+
+def nearest_patches(tokens: Float[Tensor, "*b n d"], *, count: int) -> Float[Tensor, "*b m d"]:
+    """Keep the frame's own token and the `count` patches most like it, in spatial order."""
+    chosen = top_patches(nearness(tokens)[..., 1:], k=count)
+    kept = tokens[..., 1:, :].gather(-2, chosen[..., None].expand(*chosen.shape, tokens.shape[-1]))
+    return torch.cat([tokens[..., :1, :], kept], dim=-2)
+
+
+def is_near(tokens: Float[Tensor, "*b n d"], *, count: int) -> Bool[Tensor, "*b n"]:
+    """Tell which tokens `nearest_patches` keeps."""
+    near = nearness(tokens)
+    chosen = top_patches(near[..., 1:], k=count) + 1
+    kept = torch.zeros_like(near, dtype=torch.bool).scatter_(-1, chosen, value=True)
+    kept[..., 0] = True
+    return kept
 
 
 def top_patches(score: Float[Tensor, "*b m"], *, k: int) -> Int[Tensor, "*b k"]:

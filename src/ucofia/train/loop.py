@@ -330,6 +330,7 @@ class _Run:
             batch=self.recipe.batch,
             seed=self.settings.seed,
             epoch=epoch,
+            captions=self.recipe.captions,
             groups=self.data.train_groups,
         )
 

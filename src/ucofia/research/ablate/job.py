@@ -10,18 +10,18 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ucofia import checkpoint
 from ucofia.atomic import write_atomic
-from ucofia.config import to_dict
-from ucofia.errors import UnknownNameError
+from ucofia.config import model_config, to_dict, train_config
+from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
 from ucofia.provenance import commit, versions
-from ucofia.research.ablate.rows import FULL, Setup, Training, train_values
+from ucofia.research.ablate.rows import FULL, Setup, Training
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainSettings
 from ucofia.types import Progress
@@ -85,7 +85,7 @@ class Job:
             found: dict[str, Any] = json.loads(self.file(training.name, seed).read_text())
         except (OSError, ValueError):
             return None
-        return found if found.get("recipe") == self.recipe(training) else None
+        return found if is_made_from(found.get("recipe"), self.recipe(training)) else None
 
     def file(self, name: str, seed: int) -> Path:
         """Where a result is."""
@@ -113,6 +113,7 @@ class Job:
                 backbone=setup.backbone,
                 dataset=setup.name,
                 seed=seed,
+                precision=setup.precision,
                 save_steps=SAVE_STEPS,
             ),
             progress=self.progress,
@@ -151,12 +152,36 @@ def recipe(setup: Setup, training: Training) -> dict[str, Any]:
     """Everything that a result depends on besides its seed and the code."""
     made = {
         "model": to_dict(setup.config(training)),
-        "train": train_values(setup.train(training)),
+        "train": asdict(setup.train(training)),
         **setup.made_from(training),
         "bank": setup.bank,
         "data": setup.data_name,
     }
     return dict(json.loads(json.dumps(made)))
+
+
+def is_made_from(stored: Any, wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a stored recipe is the wanted one.
+
+    A setting that came after it was stored has its default there.
+    """
+    try:
+        return _complete(stored) == _complete(wanted)
+    except (UCoFiAError, KeyError, TypeError):
+        return False
+
+
+def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write out every setting of a recipe."""
+    found = {
+        **values,
+        "model": to_dict(model_config(values["model"])),
+        "train": asdict(train_config(values["train"])),
+    }
+    if "towers" in values:
+        towers = values["towers"]
+        found["towers"] = {**towers, "train": asdict(train_config(towers["train"]))}
+    return dict(json.loads(json.dumps(found)))
 
 
 def digest(values: Mapping[str, Any]) -> str:

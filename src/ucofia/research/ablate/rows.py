@@ -7,9 +7,8 @@ they were not measured here, and `shapes` cannot reproduce them. What can be com
 choice helps.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ucofia.config import LevelConfig, ModelConfig, TrainConfig
@@ -20,6 +19,7 @@ from ucofia.model import Model
 from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, PRESETS, UCOFIA, VIDEO
 from ucofia.train import tiny_towers
 from ucofia.train.settings import TrainData
+from ucofia.train.step import Precision
 
 FRAMES = 4
 # Short enough for a table on a laptop; the towers arrive trained on stills.
@@ -42,12 +42,6 @@ class Training:
     def model(self) -> ModelConfig:
         """Its parts, cut to the size of the tiny towers."""
         return replace(tiny_towers.fit(self.parts), frames=FRAMES)
-
-
-def train_values(config: TrainConfig) -> dict[str, Any]:
-    """A recipe as JSON values; what it does not set is left out, as in older results."""
-    values = json.loads(json.dumps(asdict(config)))
-    return {name: value for name, value in values.items() if value != []}
 
 
 @dataclass(frozen=True)
@@ -84,6 +78,10 @@ class Setup(Protocol):
     @property
     def bank(self) -> int | None:
         """Most texts and videos that normalise."""
+
+    @property
+    def precision(self) -> Precision:
+        """Numbers in the towers while training."""
 
     @property
     def trainings(self) -> Mapping[str, Training]:

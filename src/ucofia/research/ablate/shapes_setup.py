@@ -16,10 +16,11 @@ from ucofia.evaluate.matrix_files import mean_level
 from ucofia.model import Model
 from ucofia.research.ablate import pretraining
 from ucofia.research.ablate.job import digest
-from ucofia.research.ablate.rows import FRAMES, Training, train_values, trainings
+from ucofia.research.ablate.rows import FRAMES, Training, trainings
 from ucofia.research.shapes.dataset import KINDS, Shapes, shapes
 from ucofia.train import tiny_towers
 from ucofia.train.settings import TrainData
+from ucofia.train.step import Precision
 from ucofia.types import Progress
 
 DATA_SEED = 0
@@ -45,6 +46,7 @@ class ShapesSetup:
     name: str = "shapes"
     backbone: str = "tiny, trained on stills"
     bank: int | None = BANK
+    precision: Precision = "float32"
 
     @cached_property
     def trainings(self) -> Mapping[str, Training]:
@@ -86,7 +88,7 @@ class ShapesSetup:
 
     def made_from(self, training: Training) -> dict[str, Any]:
         """What the towers were made from."""
-        recipe = train_values(pretraining.TRAIN)
+        recipe = asdict(pretraining.TRAIN)
         return {
             "towers": {"patch_pixels": training.patch_pixels, "train": recipe},
             "pictures": pretraining.PICTURES,

@@ -7,7 +7,7 @@ than most, is left out and named.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
@@ -20,7 +20,7 @@ from ucofia.evaluate import paper_tables
 from ucofia.evaluate.hubness import COUNTS
 from ucofia.evaluate.report import markdown_table
 from ucofia.metrics import compare
-from ucofia.research.ablate.job import recipe
+from ucofia.research.ablate.job import is_made_from, recipe
 from ucofia.research.ablate.rows import (
     FULL,
     Row,
@@ -28,7 +28,6 @@ from ucofia.research.ablate.rows import (
     Training,
     tables,
     tables_of,
-    train_values,
     trainings,
 )
 
@@ -199,8 +198,8 @@ def _loaded(path: Path) -> Result:
 def _is_current(result: Result, training: Training, setup: Setup | None) -> bool:
     found = result["recipe"]
     if setup is not None:
-        return bool(found == recipe(setup, training))
-    settings = [to_dict(training.model), train_values(training.train), training.patch_pixels]
-    ours = json.loads(json.dumps(settings))
-    patch_pixels = found["towers"]["patch_pixels"]
-    return bool([found["model"], found["train"], patch_pixels] == ours)
+        return is_made_from(found, recipe(setup, training))
+    # What `shapes` was drawn from cannot be known without drawing it.
+    towers = {**found["towers"], "patch_pixels": training.patch_pixels}
+    settings = {"model": to_dict(training.model), "train": asdict(training.train)}
+    return is_made_from(found, {**found, **settings, "towers": towers})

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from ucofia.config import ModelConfig, TrainConfig
+from ucofia.datasets.frame_sources import RememberedFrames
 from ucofia.datasets.splits import keep_videos
 from ucofia.datasets.token_cache import TokenFrames
 from ucofia.datasets.types import Dataset
@@ -21,6 +22,7 @@ from ucofia.presets import Preset
 from ucofia.research.ablate.rows import TOWER_TRAININGS, Training, trainings
 from ucofia.train.build_model import build_model, without_shift
 from ucofia.train.settings import TrainData
+from ucofia.train.step import Precision
 
 VISION = "backbone.vision"
 
@@ -35,6 +37,7 @@ class TokensSetup:
     backbone: str  # towers to start from: a model, or VISION+TEXT
     recipe: TrainConfig
     changes: Mapping[str, Any]  # of every model: fewer frames, smaller temporal encoder, ...
+    precision: Precision = "float32"
     bank: int | None = None  # texts and videos that normalise; None: all
 
     @cached_property
@@ -50,7 +53,9 @@ class TokensSetup:
             if not split.videos:
                 rule = f"the token cache {self.tokens.folder} holds no video of it"
                 raise SettingError("split", split.name, rule)
-        return TrainData(kept, self.tokens)
+        some = replace(self.tokens, candidates=self.changes.get("candidates"))
+        # All tokens of a data set are too many to keep; of a few candidates they are not.
+        return TrainData(kept, RememberedFrames(some) if some.candidates else some)
 
     @cached_property
     def data_name(self) -> str:
@@ -70,12 +75,12 @@ class TokensSetup:
         return replace(without_shift(training.parts), **self.changes)
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of the data set; the vision tower stays as it is."""
-        return replace(self.recipe, frozen=(VISION,))
+        """The recipe of the data set; stored tokens cannot train the tower that gave them."""
+        return replace(self.recipe, frozen=self.recipe.frozen or (VISION,))
 
     def made_from(self, training: Training) -> dict[str, Any]:
         """Which towers a training starts from."""
-        return {"backbone": self.backbone}
+        return {"backbone": self.backbone, "precision": self.precision}
 
     def model(self, training: Training, seed: int) -> Model:
         """The model of a training on the towers."""
