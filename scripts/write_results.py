@@ -2,9 +2,9 @@
 
     python scripts/write_results.py [--out docs/results.md]
 
-Ablations come from `ucofia ablate shapes --out WORK`: copy WORK/results/*.json to
-scripts/results/ablate. Evaluations come from `ucofia eval ... --out DIR`: copy DIR/result.json to
-scripts/results/eval/NAME.json.
+Ablations come from `ucofia ablate NAME --out WORK`: copy WORK/results/*.json to
+scripts/results/ablate-NAME. Evaluations come from `ucofia eval ... --out DIR`: copy
+DIR/result.json to scripts/results/eval/NAME.json.
 """
 
 import argparse
@@ -41,12 +41,13 @@ FIGURES = {
 
 def page() -> str:
     """The whole document."""
-    found = table.read(RESULTS / "ablate")
+    found = table.read(RESULTS / "ablate-shapes")
     parts = [
         "# Results",
         "Written by `scripts/write_results.py` from the files in `scripts/results`. Do not edit.",
         SCEPTIC,
         *evaluations(),
+        *ablations_on_videos(),
         "## Ablations on `shapes`",
         *about(found),
         table.page(found).strip(),
@@ -55,6 +56,32 @@ def page() -> str:
         not_run(),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def ablations_on_videos() -> Iterator[str]:
+    """The tables of every real data set that was run."""
+    for folder in sorted(RESULTS.glob("ablate-*")):
+        name = folder.name.removeprefix("ablate-")
+        found = table.read_stored(folder)
+        if name == "shapes" or not found.found:
+            continue
+        runs = [run for results in found.found.values() for run in results]
+        made, commits = runs[0]["recipe"], sorted({str(run["commit"])[:10] for run in runs})
+        train, model = made["train"], made["model"]
+        captions = "all" if train["captions"] is None else train["captions"]
+        yield f"## Ablations on `{name}`"
+        yield (
+            f"`ucofia ablate {name}`: {len(runs)} trainings of {len(found.found)} models, all on "
+            f"the same stored tokens of a frozen CLIP ViT-B/16 and the same text tower "
+            f"(frozen here: {', '.join(train['frozen'])}); {model['frames']} frames, selectors "
+            f"choose among {model['candidates'] or 'all'} patches of a frame; {train['epochs']} "
+            f"epochs of {captions} captions a video, batch {train['batch']}, rate "
+            f"{train['head_rate']:g}. Means and deviations over seeds; the last column tests a "
+            f"row against the one above it, over the same queries of all seeds, with videos as "
+            f"groups. The paper's figures are for CLIP ViT-B/32 with both towers trained. "
+            f"Commits: {', '.join(commits)}."
+        )
+        yield table.page(found, on_tokens=True).strip().replace("\n### ", f"\n### {name}: ")
 
 
 def about(found: table.Results) -> Iterator[str]:

@@ -232,5 +232,17 @@ def test_an_ablation_on_stored_tokens_tests_neighbouring_rows(
     assert result["recipe"]["train"]["frozen"] == ["backbone.vision"]
     assert main([*on_tokens, "--only", "video", "--seeds", "1"]) == 0
     assert "video, seed 0: was done" in capsys.readouterr().err
+    # The pages of the documentation are written where neither videos nor tokens are.
+    stored = table.read_stored(tmp_path / "out" / "results")
+    assert len(stored.of("video")) == len(stored.of("video+frame")) == 2 and not stored.ignored
+    assert line in table.page(stored, on_tokens=True)
+    other = [*on_tokens, "--only", "video", "--seeds", "1", "--captions", "1", "--candidates", "2"]
+    assert main([*other, "--freeze", "backbone", "--precision", "bfloat16"]) == 0
+    result = json.loads((tmp_path / "out" / "results" / "video-seed-0.json").read_text())
+    made = result["recipe"]
+    assert (made["train"]["captions"], made["train"]["frozen"]) == (1, ["backbone"])
+    assert (made["model"]["candidates"], made["precision"]) == (2, "bfloat16")
+    stored = table.read_stored(tmp_path / "out" / "results")
+    assert stored.ignored == ["video-seed-0.json"]
     assert main([*on_tokens, "--only", "finer-towers"]) == 1
     assert "unknown training or table" in capsys.readouterr().err

@@ -115,7 +115,7 @@ def ablate(
     if json:
         console.show_json({name: list(runs) for name, runs in found.found.items()})
         return 0
-    text = table.page(found, shown)
+    text = table.page(found, on_tokens=shown is not None)
     out.mkdir(parents=True, exist_ok=True)
     (out / "ablation.md").write_text(text, encoding="utf-8")
     console.show(*text.split("\n"))

@@ -16,6 +16,7 @@ from ucofia.cli.options import (
     DeviceOption,
     ModelOption,
     SplitOption,
+    TokensOption,
 )
 from ucofia.errors import SettingError
 
@@ -44,9 +45,13 @@ def figure(
     ] = None,
     bank_limit: BankLimitOption = None,
     cache: CacheOption = None,
+    tokens: TokensOption = None,
     device: DeviceOption = "cpu",
 ) -> int:
-    """Draw frame weights, how often videos are retrieved, or what each level retrieves."""
+    """Draw frame weights, how often videos are retrieved, or what each level retrieves.
+
+    Stored tokens are enough for `retrieved`; the others show frames.
+    """
     from ucofia import checkpoint
     from ucofia.datasets.registry import open_data
     from ucofia.evaluate.benchmark import EvaluateOptions, evaluate
@@ -60,11 +65,13 @@ def figure(
         normalise=("none",),
         every_level=False,
     )
+    if tokens is not None and name != "retrieved":
+        raise SettingError("tokens", tokens, f"{name} shows frames; leave it out")
     opened = open_data(dataset or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar() as progress:
         known, frames, _ = with_frames(
-            opened, loaded, options, data=data, cache=cache, tokens=None, progress=progress
+            opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)

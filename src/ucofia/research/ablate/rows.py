@@ -7,7 +7,7 @@ they were not measured here, and `shapes` cannot reproduce them. What can be com
 choice helps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -166,15 +166,15 @@ def trainings() -> dict[str, Training]:
     return {training.name: training for training in TRAININGS}
 
 
-def tables_of(setup: Setup) -> tuple[Table, ...]:
-    """The tables all of whose rows can be trained on a data set."""
-    return tuple(t for t in tables() if all(row.training in setup.trainings for row in t.rows))
+def tables_of(known: Collection[str]) -> tuple[Table, ...]:
+    """The tables all of whose rows are among some trainings."""
+    return tuple(t for t in tables() if all(row.training in known for row in t.rows))
 
 
 def chosen(only: Sequence[str], setup: Setup) -> list[str]:
     """The trainings that some names ask for: of trainings, or of whole tables; none means all."""
     known = setup.trainings
-    by_table = {table.name: table for table in tables_of(setup)}
+    by_table = {table.name: table for table in tables_of(setup.trainings)}
     for name in only:
         if name not in known and name not in by_table:
             raise UnknownNameError("training or table", name, [*known, *by_table])

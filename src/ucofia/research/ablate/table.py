@@ -6,7 +6,7 @@ than most, is left out and named.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +23,11 @@ from ucofia.metrics import compare
 from ucofia.research.ablate.job import is_made_from, recipe
 from ucofia.research.ablate.rows import (
     FULL,
+    TOWER_TRAININGS,
     Row,
     Setup,
     Training,
     tables,
-    tables_of,
     trainings,
 )
 
@@ -57,28 +57,43 @@ class Results:
 
 def read(folder: Path, setup: Setup | None = None) -> Results:
     """Read a folder of results, of `shapes` unless a setup says otherwise."""
-    everything = [(path.name, _loaded(path)) for path in sorted(folder.glob("*-seed-*.json"))]
     known = trainings() if setup is None else setup.trainings
-    current = [
-        (name, result)
-        for name, result in everything
-        if result.get("training") in known
-        and _is_current(result, known[result["training"]], setup)
-    ]
-    counted = Counter(result["recipe"]["data"] for _, result in current)
-    data = counted.most_common(1)[0][0] if counted else ""
-    kept = {name: result for name, result in current if result["recipe"]["data"] == data}
+    return _read(folder, lambda result: _is_current(result, known.get(result["training"]), setup))
+
+
+def read_stored(folder: Path) -> Results:
+    """Read results of a data set that need not be at hand; most say what it and the recipe are."""
+    return _read(folder, lambda result: result["training"] in trainings())
+
+
+def _read(folder: Path, is_current: Callable[[Result], bool]) -> Results:
+    everything = [(path.name, _loaded(path)) for path in sorted(folder.glob("*-seed-*.json"))]
+    current = [(name, result) for name, result in everything if result and is_current(result)]
+    counted = Counter(_common(result) for _, result in current)
+    most = counted.most_common(1)[0][0] if counted else ""
+    kept = {name: result for name, result in current if _common(result) == most}
     found: dict[str, list[Result]] = {}
     for result in kept.values():
         found.setdefault(result["training"], []).append(result)
+    data = next(iter(kept.values()))["recipe"]["data"] if kept else ""
     return Results(found, [name for name, _ in everything if name not in kept], data)
 
 
-def page(results: Results, setup: Setup | None = None) -> str:
-    """All tables in Markdown."""
+def _common(result: Result) -> str:
+    """What all rows of a table share: data, and on a real data set the recipe as well."""
+    made = result["recipe"]
+    shared = {"data": made["data"]} if "towers" in made else {**made, "model": None}
+    return json.dumps(shared, sort_keys=True)
+
+
+def page(results: Results, *, on_tokens: bool = False) -> str:
+    """All tables in Markdown; on stored tokens those that need no tower in the loop."""
     parts = []
+    left_out = TOWER_TRAININGS if on_tokens else ()
     has_ranks = any("ranks" in run for runs in results.found.values() for run in runs)
-    for table in tables() if setup is None else tables_of(setup):
+    for table in tables():
+        if any(row.training in left_out for row in table.rows):
+            continue
         rows = [_row(row, results.of(row.training)) for row in table.rows]
         if has_ranks:
             tests = [paired(*pair, results) for pair in pairwise(table.rows)]
@@ -87,12 +102,12 @@ def page(results: Results, setup: Setup | None = None) -> str:
             f"### {table.title[:1].upper()}{table.title[1:]} ({table.where})",
             markdown_table((*HEAD, TEST) if has_ranks else HEAD, rows),
         ]
-    if setup is None or setup.name == "shapes":
+    if not on_tokens:
         parts += ["### What each model can tell apart", _kinds(results)]
     parts += ["### Levels of the full model", _levels(results)]
     parts += ["### How often a video is the first hit", _retrieved(results)]
     notes = dict.fromkeys(n for runs in results.found.values() for r in runs for n in r["notes"])
-    if setup is not None and notes:
+    if on_tokens and notes:
         parts.append("\n".join(f"- {note}" for note in notes))
     if results.ignored:
         names = ", ".join(results.ignored)
@@ -195,8 +210,10 @@ def _loaded(path: Path) -> Result:
         return {}
 
 
-def _is_current(result: Result, training: Training, setup: Setup | None) -> bool:
+def _is_current(result: Result, training: Training | None, setup: Setup | None) -> bool:
     found = result["recipe"]
+    if training is None:
+        return False
     if setup is not None:
         return is_made_from(found, recipe(setup, training))
     # What `shapes` was drawn from cannot be known without drawing it.
