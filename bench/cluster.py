@@ -28,8 +28,8 @@ def merge(shards: list[int], top: int) -> None:
     import torch
 
     from ucofia.cluster.shards import floor, merged
-    from ucofia.index.search.collection import in_memory
     from ucofia.index.search.scoring import Ranking, Scores
+    from ucofia.index.storage.collection import in_memory
     from ucofia.types import VideoFeatures
 
     rng = np.random.default_rng(0)

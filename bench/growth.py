@@ -27,8 +27,8 @@ from search import BATCH, KERNELS, Bed
 
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.kernels import PLAIN
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.types import TextFeatures, VideoFeatures
 
 QUERIES = 4

@@ -28,10 +28,10 @@ from torch import nn
 
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, queries
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
 from ucofia.types import TextFeatures, VideoFeatures

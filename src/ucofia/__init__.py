@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation, FramePart, LevelPart, PatchPart, WordPart
     from ucofia.index.results.hits import Filters, Hit, HitPart, Moment
     from ucofia.index.results.similar import TextHit
-    from ucofia.index.search.collection import Collection
     from ucofia.index.search.recall import Recall
     from ucofia.index.snapshot import Snapshot
+    from ucofia.index.storage.collection import Collection
     from ucofia.index.storage.schema import IndexSettings
     from ucofia.index.text_query import TextQuery
     from ucofia.metrics import PairedDifference, RankSummary
@@ -64,7 +64,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AddReport": "ucofia.index.ingest",
     "Backbone": "ucofia.encode.backbone",
-    "Collection": "ucofia.index.search.collection",
+    "Collection": "ucofia.index.storage.collection",
     "Dataset": "ucofia.datasets.types",
     "EvaluateOptions": "ucofia.evaluate.benchmark",
     "Evaluation": "ucofia.evaluate.benchmark",

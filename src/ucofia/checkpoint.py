@@ -18,7 +18,7 @@ from ucofia import convert, sharing, starter_parts
 from ucofia.atomic import atomic_write, write_atomic
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode import families, lora
-from ucofia.encode.backbone import Backbone
+from ucofia.encode.backbone import Backbone, BoundedTextBackbone
 from ucofia.encode.skip_init import SkipInit
 from ucofia.errors import (
     CheckpointError,
@@ -302,9 +302,8 @@ def _is_hub_name(name: str) -> bool:
 def _untrained(backbone: Backbone, config: ModelConfig | None) -> Model:
     if config is None:
         config = zero_shot(backbone.describe()["family"])
-        most = getattr(backbone, "positions", None)  # of the text tower, where there is a limit
-        if most is not None and most < config.words:
-            config = replace(config, words=most)
+        if isinstance(backbone, BoundedTextBackbone) and backbone.positions < config.words:
+            config = replace(config, words=backbone.positions)
     return Model(backbone, config)
 
 

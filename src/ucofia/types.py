@@ -9,7 +9,7 @@ Axes, everywhere in this package:
 A mask is True where the entry is real and False where it is padding.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from ucofia.batching import Rows
 from ucofia.errors import EmptyInputError, NotFiniteError, SettingError
-
-# (what is being done, how much is done, how much there is or None); surfaces draw it.
-Progress = Callable[[str, int, int | None], None]
+from ucofia.progress import Progress as Progress
 
 
 @dataclass(frozen=True)

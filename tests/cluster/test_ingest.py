@@ -57,7 +57,7 @@ def test_all_pairs_are_scored_as_on_one_machine(ray_local: None) -> None:
 
     from ucofia.cluster.evaluate import cluster_scores
     from ucofia.evaluate.gallery import level_scores
-    from ucofia.index.search.collection import in_memory
+    from ucofia.index.storage.collection import in_memory
     from ucofia.types import VideoFeatures
 
     model = colour_model()

@@ -15,10 +15,10 @@ from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, hits_of
 from ucofia.index.search import recall as recalls
 from ucofia.index.search import search
-from ucofia.index.search.collection import in_memory
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Ranking
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.collection import in_memory
 
 TEXTS = [f"a {colour} thing" for colour in COLOURS]
 

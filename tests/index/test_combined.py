@@ -14,10 +14,10 @@ from ucofia.errors import SettingError
 from ucofia.index.index import Index
 from ucofia.index.results.combined_hits import together
 from ucofia.index.results.hits import Filters, HitPart
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.combined import SAMPLED, Part, combination, rank
 from ucofia.index.search.scoring import Query, score
 from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 
 

@@ -123,7 +123,7 @@ def _none():  # type: ignore[no-untyped-def]
 def _collection(rows: int):  # type: ignore[no-untyped-def]
     import torch
 
-    from ucofia.index.search.collection import in_memory
+    from ucofia.index.storage.collection import in_memory
     from ucofia.types import VideoFeatures
 
     def unit(*shape: int) -> torch.Tensor:

@@ -17,11 +17,11 @@ from torch import nn
 from ucofia.config import ModelConfig
 from ucofia.index.search import bounds, search
 from ucofia.index.search import preview as previews
-from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import column_of
 from ucofia.index.search.scoring import Query, queries, score, score_many
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
 from ucofia.types import TextFeatures, VideoFeatures

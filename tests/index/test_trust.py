@@ -27,7 +27,7 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.search import preview as previews
 from ucofia.index.search import recall as recalls
-from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT

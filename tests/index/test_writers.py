@@ -20,12 +20,12 @@ from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import FileWriteError, IndexBusyError, IndexExistsError
 from ucofia.index import discover, ingest
-from ucofia.index.discover import is_below
 from ucofia.index.index import Index
 from ucofia.index.results import export
-from ucofia.index.search.collection import Collection
 from ucofia.index.snapshot import preview_folder
 from ucofia.index.storage import lance_mmap, lock, store
+from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.location import is_below
 from ucofia.index.storage.lock import is_being_written, writer_lock
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store

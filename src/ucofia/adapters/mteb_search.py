@@ -22,7 +22,7 @@ from mteb.types import PromptType
 from ucofia.adapters.files import video_batches
 from ucofia.errors import EmptyInputError, SettingError
 from ucofia.evaluate.gallery import level_scores, level_weights, stored
-from ucofia.index.search.collection import Collection, in_memory
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 

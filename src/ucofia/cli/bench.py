@@ -76,8 +76,8 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
     import torch
 
     from ucofia.index import encode_segments
-    from ucofia.index.search.collection import in_memory
     from ucofia.index.search.scoring import queries, score
+    from ucofia.index.storage.collection import in_memory
     from ucofia.video.write_video import write_mp4
 
     found: dict[str, float] = {}

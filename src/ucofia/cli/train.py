@@ -26,6 +26,7 @@ from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
     from ucofia.config import TrainConfig
+    from ucofia.datasets.frame_sources import FrameSource
     from ucofia.datasets.registry import OpenedData
     from ucofia.model import Model
     from ucofia.train.distributed import World
@@ -207,7 +208,7 @@ def _part_rates(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
-def _frames(opened: "OpenedData", tokens: Path | None) -> Any:
+def _frames(opened: "OpenedData", tokens: Path | None) -> "FrameSource | None":
     """What frames the model will see, where that decides how it is built."""
     if tokens is None:
         return opened.frames

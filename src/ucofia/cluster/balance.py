@@ -31,7 +31,7 @@ from ucofia.index.calibration.balance import (
     scored,
     solve_here,
 )
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.model import Model

@@ -18,7 +18,7 @@ from ucofia import scratch_array
 from ucofia.cluster import connect, tasks
 from ucofia.errors import TextCutWarning
 from ucofia.evaluate.gallery import Engine, level_scores
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
 from ucofia.similarity.stream import Blocks, Step, blocks_of, stepper, sweep, together
 from ucofia.types import Progress

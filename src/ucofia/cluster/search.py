@@ -8,10 +8,10 @@ from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot, preview_texts
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.types import VideoFeatures
 

@@ -21,12 +21,12 @@ from ucofia.errors import ClusterError
 from ucofia.index.results.similar import likeness
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Rerank
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store

@@ -21,9 +21,9 @@ from ucofia.cluster.shard_actor import Request, Shard, ShardActor, digest
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.search import search
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, Ranking, Scores, top_k
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import rows_per_fragment
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store

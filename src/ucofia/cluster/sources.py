@@ -18,7 +18,7 @@ from typing import Any
 from ucofia.errors import MissingExtraError, SettingError, UnreadableVideoError
 from ucofia.index import discover
 from ucofia.index.discover import FoundFile
-from ucofia.index.storage.location import first_line, is_remote
+from ucofia.index.storage.location import first_line, is_remote, place_of
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
 SCRATCH_BYTES = 8 << 30
@@ -40,7 +40,7 @@ def is_below(path: str, sources: Iterable[Path | str]) -> bool:
         name = str(source)
         if name.startswith(LIST):
             continue
-        place = name.rstrip("/") if is_remote(name) else discover.place_of(name)
+        place = name.rstrip("/") if is_remote(name) else place_of(name)
         if path == place or path.startswith(place.rstrip("/") + "/"):
             return True
     return False

@@ -62,6 +62,13 @@ class SigmoidBackbone(Protocol):
 
 
 @runtime_checkable
+class BoundedTextBackbone(Protocol):
+    """A backbone whose text tower has so many positions and no more."""
+
+    positions: int  # tokens of a text that the tower reads
+
+
+@runtime_checkable
 class FramewiseBackbone(Protocol):
     """A backbone whose tower looks at frames one by one, so that equal frames need one look."""
 

@@ -9,11 +9,12 @@ The bank is another split: its texts for text to video, its videos for video to 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from ucofia.evaluate.matrix_report import (
     Settings,
     score,
 )
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
 from ucofia.similarity.stream import Stepper
 from ucofia.types import Progress
@@ -257,13 +258,20 @@ def _bank(split: Split, options: EvaluateOptions) -> BankPart:
     return BankPart(texts, split.take(chosen))
 
 
+class EncodeSplit(Protocol):
+    """Encodes the videos of a split, as `gallery` does with its model and frames given."""
+
+    def __call__(self, split: Split, *, progress: Progress | None) -> Collection:
+        """Return the features of all videos of a split, in its order."""
+
+
 def _bank_scores(
     engine: Engine,
     model: Model,
     texts: Sequence[str],
     collection: Collection,
     bank: BankPart,
-    encoded: Callable[..., Collection],
+    encoded: EncodeSplit,
     progress: Progress | None,
 ) -> dict[Direction, LevelScores]:
     """Score the bank both ways; its videos may be missing where its texts are not."""

@@ -19,9 +19,9 @@ from ucofia.datasets.dataloader import video_batches
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Split
 from ucofia.errors import SettingError, TextCutWarning
-from ucofia.index.search.collection import Collection, in_memory
 from ucofia.index.search.scoring import queries
 from ucofia.index.search.scoring import score as search_scores
+from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.similarity.stream import Stepper, stepper
 from ucofia.types import Progress, VideoFeatures

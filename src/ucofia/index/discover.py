@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from ucofia.errors import UnreadableVideoError
+from ucofia.index.storage.location import place_of
 from ucofia.video.limits import require_file
 
 SUFFIXES = frozenset(
@@ -30,11 +30,6 @@ class FoundFile:
     path: str
     size_bytes: int
     mtime_ns: int
-
-
-def place_of(path: Path | str) -> str:
-    """Name a path as the index does: from the root, without `..`; links stay as they are."""
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
@@ -73,16 +68,6 @@ def content_hash(path: str) -> str:
     except OSError as error:
         raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
     return digest.hexdigest()
-
-
-def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path) -> bool:
-    """Tell whether a path is one of some paths, or lies below one, as this system writes paths."""
-    separator = flavour.sep
-    name = flavour.normcase(path)
-    return any(
-        name == folder or name.startswith(folder.rstrip(separator) + separator)
-        for folder in map(flavour.normcase, folders)
-    )
 
 
 def is_wanted(path: str) -> bool:

@@ -15,7 +15,6 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
-from ucofia.index.discover import is_below, place_of
 from ucofia.index.hints import Hint
 from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
@@ -24,10 +23,11 @@ from ucofia.index.results import export
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.search import TOP
 from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_collection
+from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.lock import noting, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
@@ -644,5 +644,5 @@ class Index:
         fingerprint = model.fingerprint()
         if fingerprint != self.settings.fingerprint:
             built = f"{self.settings.model} ({self.settings.fingerprint})".strip()
-            loaded = f"{getattr(model, 'source', '') or 'another'} ({fingerprint})"
+            loaded = f"{model.source or 'another'} ({fingerprint})"
             raise ModelMismatchError(self.path, built, loaded)

@@ -21,6 +21,7 @@ from ucofia.index import discover, failures
 from ucofia.index import encode_segments as encode
 from ucofia.index.discover import FoundFile, is_gone_for_good
 from ucofia.index.failures import Failure, KnownFailure
+from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
@@ -117,10 +118,10 @@ def add(
         run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
-    places = [discover.place_of(path) for path in paths]
+    places = [place_of(path) for path in paths]
 
     def is_gone(path: str) -> bool:
-        return discover.is_below(path, places) and not os.path.lexists(path)
+        return is_below(path, places) and not os.path.lexists(path)
 
     failed = {failure.path for failure in run.report.failed}
     failures.forget(store, filter(is_gone, run.bad.keys() - failed))

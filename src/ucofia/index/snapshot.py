@@ -16,23 +16,24 @@ from ucofia.config import VideoUnit
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
-from ucofia.index.discover import place_of
 from ucofia.index.hints import Hint, Vocabulary, cut_words, hints
 from ucofia.index.results import similar as examples
 from ucofia.index.results.combined_hits import combined_hits
 from ucofia.index.results.explain import Explanation, explain
-from ucofia.index.results.hits import Filters, Hit, hits_of, rank_videos
+from ucofia.index.results.hits import Filters, Hit, hits_of
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import preview as previews
 from ucofia.index.search import recall as recalls
 from ucofia.index.search.bounds import unit_of, vectors_of
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.combined import Part, combination
+from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.preview import Preview, SavedPreview
 from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Query, Ranking, queries
 from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import TextQuery

@@ -12,6 +12,9 @@ from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.serve.catalogue import Catalogue, is_there
 
+RankHits = Callable[[int], list[Hit]]  # the best so many hits
+IsAlike = Callable[[SegmentInfo, SegmentInfo], bool]
+
 LOOK_AHEAD = 10  # hits beyond those wanted, among which duplicates are searched
 
 
@@ -34,11 +37,11 @@ class DistinctHits:
 
 
 def distinct_hits(
-    ranked: Callable[[int], Sequence[Hit]],
+    ranked: RankHits,
     known: Catalogue,
     *,
     wanted: int,
-    is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None = None,
+    is_alike: IsAlike | None = None,
 ) -> DistinctHits:
     """Take hits from a ranking until enough can be shown; `ranked(n)` gives the best n.
 
@@ -57,7 +60,7 @@ def _distinct(
     hits: Sequence[Hit],
     known: Catalogue,
     wanted: int,
-    is_alike: Callable[[SegmentInfo, SegmentInfo], bool] | None,
+    is_alike: IsAlike | None,
 ) -> DistinctHits:
     seen: set[str] = set()
     groups: list[list[DistinctHit]] = []

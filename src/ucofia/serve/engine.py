@@ -9,7 +9,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 import torch
@@ -24,15 +24,17 @@ from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.near_duplicates import NearDuplicates
 from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery
 from ucofia.serve.catalogue import Catalogue, is_there
-from ucofia.serve.distinct_hits import DistinctHits, distinct_hits
+from ucofia.serve.distinct_hits import DistinctHits, RankHits, distinct_hits
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle, View
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 ANSWERS_KEPT = 64
 SEGMENTS_ON_TIMELINE = 512
@@ -76,7 +78,7 @@ class Engine:
         """The index that is asked."""
         return self.handle.index
 
-    async def ask(self, work: Callable[..., T], *args: Any) -> T:
+    async def ask(self, work: Callable[[*Args], T], *args: *Args) -> T:
         """Run one of the methods below on the thread, as soon as those before are done."""
         return await self.executor.run(work, *args)
 
@@ -238,7 +240,7 @@ class Engine:
         _, cut = model.backbone.tokenize([text], length=model.config.words, pad_to_length=False)
         return bool(cut)
 
-    def _similarities(self, text: str, rows: Any) -> Any:
+    def _similarities(self, text: str, rows: Array) -> Array | None:
         """How near each frame of some rows is to a text; None where no level compares them."""
         query = self.snapshot.queries([text])[0]
         levels = {name: level.aggregator.level for name, level in query.levels.items()}
@@ -261,7 +263,7 @@ class Engine:
     def _page(
         self,
         key: tuple[object, ...],
-        answer: Callable[[int], list[Hit]],
+        answer: RankHits,
         offset: int,
         top: int,
         *,
@@ -273,13 +275,11 @@ class Engine:
         page = self._shown(kept, offset + top + 1)
         return _found(page, offset, top, was_cut=was_cut)
 
-    def _shown(self, answer: Callable[[int], list[Hit]], wanted: int) -> DistinctHits:
+    def _shown(self, answer: RankHits, wanted: int) -> DistinctHits:
         is_alike = NearDuplicates(self.snapshot.collection)
         return distinct_hits(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
 
-    def _kept(
-        self, key: tuple[object, ...], wanted: int, answer: Callable[[int], list[Hit]]
-    ) -> list[Hit]:
+    def _kept(self, key: tuple[object, ...], wanted: int, answer: RankHits) -> list[Hit]:
         """Answer, or remember: people go back and forth between a few searches."""
         known = self._answers.pop(key, None)
         if known is None or (known[0] < wanted and len(known[1]) >= known[0]):

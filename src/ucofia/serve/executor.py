@@ -10,11 +10,13 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar, TypeVarTuple
 
 from ucofia.errors import BusyError
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 _MEMORY = 0.9  # of the running mean of seconds per job
 
@@ -30,12 +32,12 @@ class BoundedExecutor:
         self._job_seconds = 0.1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=start)
 
-    async def run(self, work: Callable[..., T], *args: Any) -> T:
+    async def run(self, work: Callable[[*Args], T], *args: *Args) -> T:
         """Do some work on the thread, or refuse at once when too much is waiting already."""
         if self.pending > self.waiting:
             raise BusyError(self.pending, self._retry_after_seconds())
         self.pending += 1
-        future = self._thread.submit(self._timed, work, *args)
+        future = self._thread.submit(self._timed, partial(work, *args))
         # Counted until it is off the queue, also when whoever asked has gone away.
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: _call(loop, self._done))
@@ -45,10 +47,10 @@ class BoundedExecutor:
         """Drop what waits and finish what runs."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _timed(self, work: Callable[..., T], *args: Any) -> T:
+    def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()
         try:
-            return work(*args)
+            return work()
         finally:
             took = time.monotonic() - began
             self._job_seconds = _MEMORY * self._job_seconds + (1 - _MEMORY) * took

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ucofia.errors import RefusedError, UnreadableVideoError
-from ucofia.index.discover import content_hash, is_below, place_of
+from ucofia.index.discover import content_hash
+from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import SegmentInfo
 
 _BINARY = getattr(os, "O_BINARY", 0)

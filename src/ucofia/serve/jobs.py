@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ucofia.errors import RefusedError, UCoFiAError
-from ucofia.index.discover import find, place_of
+from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
+from ucofia.index.storage.location import place_of
 from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
 

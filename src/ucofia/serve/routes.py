@@ -1,10 +1,12 @@
 """Which address leads where, and what OpenAPI says about it."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, FastAPI, Path, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
@@ -17,6 +19,8 @@ from ucofia.serve.monitoring import Metrics
 from ucofia.serve.problems import responses
 from ucofia.serve.settings import ServeSettings
 from ucofia.serve.thumbnails import Size
+
+Endpoint: TypeAlias = Callable[..., Awaitable[object]]  # FastAPI reads its parameters
 
 COOKIE_SECONDS = 30 * 24 * 3600
 DAY_SECONDS = 86400
@@ -37,12 +41,18 @@ def api_routes(api: Api) -> APIRouter:
     uploaded = {kind: _FILE for kind in uploads.TYPES}
     json = {"application/json": {"schema": schema.TextPage.model_json_schema()}}
 
-    def get(path: str, answer: Any, model: Any, *statuses: int, named: bool = False) -> None:
+    def get(
+        path: str,
+        answer: Endpoint,
+        model: type[BaseModel] | None,
+        *statuses: int,
+        named: bool = False,
+    ) -> None:
         described = {**responses(503, *statuses), **(_NOT_MODIFIED if named else {})}
         router.add_api_route(path, answer, response_model=model, responses=described)
         _add_head(router, path, answer, response_model=model)
 
-    def post(path: str, answer: Any, model: Any, body: dict[str, Any]) -> None:
+    def post(path: str, answer: Endpoint, model: type[BaseModel], body: dict[str, Any]) -> None:
         router.add_api_route(
             path,
             answer,
@@ -179,7 +189,7 @@ def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSetting
     async def home() -> Response:
         return RedirectResponse(f"{settings.base_path}{first}/")
 
-    routes: list[tuple[str, Any]] = [("/healthz", health), ("/metrics", numbers)]
+    routes: list[tuple[str, Endpoint]] = [("/healthz", health), ("/metrics", numbers)]
     if first:  # several indexes, each below its name
         routes += [("/", home), *((prefix, home_of(settings, prefix)) for prefix in apis)]
     for path, answer in routes:
@@ -188,7 +198,7 @@ def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSetting
     return router
 
 
-def home_of(settings: ServeSettings, prefix: str) -> Any:
+def home_of(settings: ServeSettings, prefix: str) -> Endpoint:
     """Lead from the name of an index to its page, whose addresses are relative to a folder."""
 
     async def page() -> Response:
@@ -220,7 +230,7 @@ def session_route(settings: ServeSettings) -> APIRouter:
     return router
 
 
-def _add_head(router: APIRouter, path: str, answer: Any, **options: Any) -> None:
+def _add_head(router: APIRouter, path: str, answer: Endpoint, **options: Any) -> None:
     """Answer HEAD as GET; the middleware drops the body."""
     router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False, **options)
 

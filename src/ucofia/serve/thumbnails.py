@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from ucofia.atomic import write_atomic
 from ucofia.errors import BusyError, UCoFiAError
-from ucofia.index.storage.schema import SegmentInfo
+from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.serve.files import Files
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Failed, Request, decode_many
@@ -224,17 +224,17 @@ def _request(task: _Task) -> Request:
     return Request(path=info.path, pixels=spec, sampling=Sampling(seconds=seconds), whole=True)
 
 
-def _sharpest(crops: Any, seconds: tuple[float, ...], wanted: float) -> Any:
+def _sharpest(crops: Array, seconds: tuple[float, ...], wanted: float) -> Array:
     """Choose the frame with most detail, of equal ones the nearest to the moment."""
     reach = max(AROUND_SECONDS)
     scores = [
         sharpness(crop) * (1 - NEARER_IS_BETTER * min(1.0, abs(second - wanted) / reach))
         for crop, second in zip(crops, seconds, strict=True)
     ]
-    return crops[int(np.argmax(scores))]
+    return np.asarray(crops[int(np.argmax(scores))])
 
 
-def sharpness(crop: Any) -> float:
+def sharpness(crop: Array) -> float:
     """How much neighbouring points differ beyond what a smooth slope gives (Laplacian)."""
     grey = np.asarray(crop, dtype=np.float32).mean(0)
     bent = (
@@ -243,7 +243,7 @@ def sharpness(crop: Any) -> float:
     return float(bent.var()) + 1e-6
 
 
-def _jpeg(crop: Any) -> bytes:
+def _jpeg(crop: Array) -> bytes:
     file = io.BytesIO()
     picture = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
     picture.save(file, "JPEG", quality=QUALITY, progressive=True, optimize=True)

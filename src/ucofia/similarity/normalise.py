@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from ucofia.errors import MatrixError, SettingError
+from ucofia.progress import Progress
 from ucofia.similarity.stream import (
     Blocks,
     Step,
@@ -39,8 +40,6 @@ from ucofia.similarity.stream import (
 Start = Literal["paper", "authors"]
 PAPER_ITERATIONS = 4
 MEMORY_BYTES = 2 * 2**30
-# `types.Progress`, spelt out: that module imports torch, and nothing here needs it.
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)

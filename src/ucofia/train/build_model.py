@@ -145,10 +145,10 @@ def _text_of(name: str) -> SentenceTower:
     folder = checkpoint.locate(name)
     if not checkpoint.is_model_folder(folder):
         return SentenceTower.from_pretrained(folder)
-    tower = getattr(checkpoint.load(name).backbone, "text", None)
-    if not isinstance(tower, SentenceTower):
+    backbone = checkpoint.load(name).backbone
+    if not isinstance(backbone, JoinedBackbone | FeaturesBackbone):
         raise SettingError("text", name, "it has no sentence encoder that could be joined")
-    return tower
+    return backbone.text
 
 
 def _feature_towers(backbone: str, frames: FeatureFrames) -> Backbone:

@@ -23,7 +23,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ucofia.config import to_dict
-from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches
+from ucofia.datasets.dataloader import PairBatch, Plan, epoch_plan, pair_batches
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
@@ -324,7 +324,7 @@ class _Run:
             raise error or TrainingStoppedError(self.folder.path, self.step, self.steps)
         return batch
 
-    def _plan(self, epoch: int) -> Any:
+    def _plan(self, epoch: int) -> Plan:
         return epoch_plan(
             self.data.dataset.train,
             batch=self.recipe.batch,

@@ -9,7 +9,7 @@ keyed by sample; it costs one more forward pass and needs the memory of one chun
 It leaves gradients in the parameters and moves no weight.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
@@ -173,7 +173,7 @@ def _float_fields(features: TextFeatures | VideoFeatures) -> list[str]:
     return [f.name for f in fields(features) if getattr(features, f.name).is_floating_point()]
 
 
-def _map(features: Features, change: Any) -> Features:
+def _map(features: Features, change: Callable[[Tensor], Tensor]) -> Features:
     return replace(
         features, **{f.name: change(getattr(features, f.name)) for f in fields(features)}
     )

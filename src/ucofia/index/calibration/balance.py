@@ -11,7 +11,7 @@ import numpy as np
 
 from ucofia import scratch_array
 from ucofia.index.calibration.confidence import Kind, standardise
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 

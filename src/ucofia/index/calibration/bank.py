@@ -22,7 +22,7 @@ from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.calibration.bank_features import encoded
 from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
 

@@ -17,10 +17,9 @@ from ucofia.index.results.hits import (
     best_second,
     frame_weights,
     hits_of,
-    rank_videos,
 )
 from ucofia.index.search.combined import Combination, rank
-from ucofia.index.search.min_confidence import rows_of_videos
+from ucofia.index.search.grouping import rank_videos, rows_of_videos
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ucofia.index.results.hits import attribution
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.scoring import Query, score
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.similarity.aggregate import weights
 from ucofia.similarity.levels import Level, similarities, text_units, video_units

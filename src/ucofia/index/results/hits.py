@@ -11,11 +11,11 @@ import torch
 
 from ucofia.errors import NotExplainableError
 from ucofia.index.calibration.bank import Null
-from ucofia.index.discover import is_below, place_of
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units, video_units
 
@@ -167,28 +167,6 @@ def attribution(query: Query, collection: Collection, row: int, name: str) -> Ar
         units, unit_mask = video_units(collection.features(np.array([row])), config.video)
         weight = level.attribution(words, units, word_mask=word_mask, unit_mask=unit_mask)
     return np.asarray(weight[0, :, 0].numpy())
-
-
-def rank_videos(rank: Callable[[int], Ranking], collection: Collection, *, top: int) -> Ranking:
-    """Rank until there are enough videos, however many segments of one lie in front.
-
-    `rank` gives the best so many segments.
-    """
-    wanted = top
-    while True:
-        ranking = rank(wanted)
-        kept = _one_per_video(ranking, collection, top=top)
-        if len(kept.rows) >= top or len(ranking.rows) < wanted:
-            return kept
-        wanted *= 4
-
-
-def _one_per_video(ranking: Ranking, collection: Collection, *, top: int) -> Ranking:
-    """Keep the best segment of each video, of at most `top` videos."""
-    first_of_video: dict[str, int] = {}
-    for at, row in enumerate(ranking.rows.tolist()):
-        first_of_video.setdefault(collection.segments[row].path, at)
-    return ranking[np.array(list(first_of_video.values())[:top], dtype=np.int64)]
 
 
 def hits_of(

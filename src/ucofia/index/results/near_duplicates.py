@@ -9,7 +9,7 @@ share a large mean, so they must be close also after the mean of the collection 
 
 import numpy as np
 
-from ucofia.index.search.collection import Collection
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentInfo
 
 ALIKE = 0.92  # cosine of the vectors of two segments

@@ -16,10 +16,11 @@ from jaxtyping import Float
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
 from ucofia.index.calibration.bank_features import encoded
-from ucofia.index.discover import place_of
-from ucofia.index.results.hits import Hit, hits_of, rank_videos
-from ucofia.index.search.collection import Collection
+from ucofia.index.results.hits import Hit, hits_of
+from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.scoring import Ranking, Scores, finalists, top_k
+from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures

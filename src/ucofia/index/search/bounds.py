@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 
 from ucofia.config import VideoUnit
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.kernels import UNITS_AT_ONCE, Kernels, Units, Words, bound_over_words
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import QuantisedUnits, column_of
 from ucofia.index.search.scoring import Query
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 

@@ -9,8 +9,7 @@ the search when the margin becomes negative, because then it holds all that are 
 import numpy as np
 
 from ucofia.index.calibration.bank import Null
-from ucofia.index.results.hits import rank_videos
-from ucofia.index.search.collection import Collection
+from ucofia.index.search.grouping import rank_videos, rows_of_videos
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.schema import Array
@@ -76,9 +75,3 @@ def _all_confident(
     if len(ranking.rows) == wanted and is_enough.all():
         return None
     return np.sort(ranking.rows[is_enough])
-
-
-def rows_of_videos(collection: Collection, rows: Array) -> Array:
-    """All rows of the videos that some rows are of."""
-    paths = {collection.segments[row].path for row in rows.tolist()}
-    return np.array(sorted(r for path in paths for r in collection.rows_of_path[path]), np.int64)

@@ -27,7 +27,6 @@ from jaxtyping import Float
 
 from ucofia.atomic import write_atomic
 from ucofia.config import VideoUnit
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.quantise import (
     UNITS,
     Axes,
@@ -37,6 +36,7 @@ from ucofia.index.search.quantise import (
     cuts_of,
     quantise,
 )
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, values_of
 
 PREVIEW_FILE = "preview.json"

@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ucofia.index.search.bounds import LevelBound, unit_of, words_of
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.kernels import Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import (
@@ -23,6 +22,7 @@ from ucofia.index.search.scoring import (
     slack,
     top_k,
 )
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 
 GUESSED_PER_SEED = 32  # candidates that are guessed at, to find one that is scored first

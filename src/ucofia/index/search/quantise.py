@@ -19,7 +19,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from ucofia.config import VideoUnit
-from ucofia.index.search.collection import Collection, Column
+from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.schema import Array
 
 CUTS: dict[VideoUnit, tuple[int, ...]] = {"video": (), "frame": (64, 256), "patch": (24, 64, 128)}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ucofia.atomic import write_atomic
 from ucofia.index.search import search
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query
+from ucofia.index.storage.collection import Collection
 
 SAMPLED_TEXTS = 10
 RECALL_FILE = "recall.json"

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ucofia.index.search.collection import Collection, Column
+from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.similarity import levels as similarity

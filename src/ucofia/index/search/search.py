@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from ucofia.index.search import bounds
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.pruning import Pruning, biases
 from ucofia.index.search.scoring import Query, Ranking, score, score_many, top_k
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 
 TOP = 10

@@ -22,8 +22,8 @@ from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
-from ucofia.index.search.collection import Column
 from ucofia.index.storage import schema as arrow
+from ucofia.index.storage.collection import Column
 from ucofia.index.storage.location import is_remote, reading, writing
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import (

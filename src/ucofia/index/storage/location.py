@@ -7,8 +7,9 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 
@@ -17,7 +18,6 @@ from ucofia.errors import (
     IndexWriteError,
     UnreachableIndexError,
 )
-from ucofia.index.discover import place_of
 
 LOCK = ".lock"
 HOLDER = ".lock.json"  # who holds the lock; lies about when its writer was killed
@@ -29,6 +29,21 @@ _OUT_OF_REACH = {
     if hasattr(errno, name)
 }
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
+
+
+def place_of(path: Path | str) -> str:
+    """Name a path as the index does: from the root, without `..`; links stay as they are."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path) -> bool:
+    """Tell whether a path is one of some paths, or lies below one, as this system writes paths."""
+    separator = flavour.sep
+    name = flavour.normcase(path)
+    return any(
+        name == folder or name.startswith(folder.rstrip(separator) + separator)
+        for folder in map(flavour.normcase, folders)
+    )
 
 
 def where(path: Path | str) -> str:

@@ -34,9 +34,9 @@ from ucofia.errors import (
     NoIndexError,
     UnreachableIndexError,
 )
-from ucofia.index.search.collection import Collection, Column
 from ucofia.index.storage import lance_mmap, location
 from ucofia.index.storage import schema as arrow
+from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import reading, writing
 from ucofia.index.storage.lock import making
 from ucofia.index.storage.schema import (
