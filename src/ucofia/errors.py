@@ -21,6 +21,18 @@ def _restored(
     return error
 
 
+class UCoFiAWarning(UserWarning):
+    """The root of all warnings that this package gives; each is a sentence for people."""
+
+
+def _some(rows: Sequence[object], most: int = 5) -> str:
+    shown = ", ".join(str(row) for row in rows[:most])
+    return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"
+
+
+# What is given: texts, settings, names, annotation files, matrices of scores
+
+
 class EmptyInputError(UCoFiAError):
     """A text without words or a video without frames."""
 
@@ -96,6 +108,32 @@ class NotFiniteScoreError(UCoFiAError):
             f"{what} {_some(where)} is {kind}, so it cannot be ranked. Score those pairs again, "
             f"or leave their rows and columns out."
         )
+
+
+class NoRoomError(UCoFiAError):
+    """The folder for temporary files is too small for a calculation."""
+
+    def __init__(self, folder: str, size_bytes: int, problem: str) -> None:
+        self.folder, self.size_bytes = folder, size_bytes
+        super().__init__(
+            f"{folder} has no room for {size_bytes / 1e6:.0f} MB of scores: {problem}. "
+            f"Make room there, or name another folder: TMPDIR=FOLDER ucofia ..."
+        )
+
+
+class FileWriteError(UCoFiAError):
+    """A file that somebody asked for could not be written."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} could not be written: {problem.rstrip('.')}. If there was a file of that "
+            f"name, it is as it was. Make room, or name another place, and run the same command "
+            f"again."
+        )
+
+
+# Models: checkpoints, downloads, formats
 
 
 class UnsafeFileError(UCoFiAError):
@@ -192,17 +230,6 @@ class HubError(UCoFiAError):
         )
 
 
-class UnfinishedRunError(UCoFiAError):
-    """A training has not got as far as a model."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} is a training without a validated epoch, so there is no model in it yet. "
-            f"Go on with the `ucofia train` command that began it."
-        )
-
-
 class NewerFormatError(UCoFiAError):
     """Something on disk was written by a newer version of this package."""
 
@@ -214,10 +241,6 @@ class NewerFormatError(UCoFiAError):
         )
 
 
-class UCoFiAWarning(UserWarning):
-    """The root of all warnings that this package gives; each is a sentence for people."""
-
-
 class TextCutWarning(UCoFiAWarning):
     """Texts were longer than the model takes."""
 
@@ -227,6 +250,9 @@ class TextCutWarning(UCoFiAWarning):
             f"text {_some(rows)} is longer than the {words} tokens this model takes; "
             f"what comes after them was not read."
         )
+
+
+# Videos, and the processes that decode them
 
 
 class VideoError(UCoFiAError):
@@ -299,6 +325,9 @@ class UndecodedVideosError(UCoFiAError):
         )
 
 
+# An index, its versions and its writers
+
+
 class NoIndexError(UCoFiAError):
     """There is no index where one was looked for."""
 
@@ -366,60 +395,6 @@ class IndexWriteError(UCoFiAError):
         )
 
 
-class NoRoomError(UCoFiAError):
-    """The folder for temporary files is too small for a calculation."""
-
-    def __init__(self, folder: str, size_bytes: int, problem: str) -> None:
-        self.folder, self.size_bytes = folder, size_bytes
-        super().__init__(
-            f"{folder} has no room for {size_bytes / 1e6:.0f} MB of scores: {problem}. "
-            f"Make room there, or name another folder: TMPDIR=FOLDER ucofia ..."
-        )
-
-
-class ModelMismatchError(UCoFiAError):
-    """An index was built by another model than the one in use."""
-
-    def __init__(self, path: object, built_with: str, loaded: str) -> None:
-        self.path, self.built_with, self.loaded = path, built_with, loaded
-        super().__init__(
-            f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
-            f"their vectors cannot be compared. Use the first model, or make another index: "
-            f"ucofia index FOLDER --index NEW_FOLDER --model {loaded.split(' ')[0]}"
-        )
-
-
-class ClusterError(UCoFiAError):
-    """A cluster cannot be reached, or cannot do what was asked."""
-
-    def __init__(self, where: str, problem: str, advice: str = "") -> None:
-        self.where, self.problem = where, problem
-        advice = advice or "look at it with: ray status. --cluster local takes this machine"
-        super().__init__(f"{where}: {problem.rstrip('.')}. {advice[:1].upper()}{advice[1:]}.")
-
-
-class NotInIndexError(UCoFiAError):
-    """A video or segment that the index does not hold."""
-
-    def __init__(self, path: object, what: str) -> None:
-        self.what = what
-        super().__init__(
-            f"{what} is not in the index {path}. Add it: ucofia index {what} --index {path}"
-        )
-
-
-class FileWriteError(UCoFiAError):
-    """A file that somebody asked for could not be written."""
-
-    def __init__(self, path: object, problem: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} could not be written: {problem.rstrip('.')}. If there was a file of that "
-            f"name, it is as it was. Make room, or name another place, and run the same command "
-            f"again."
-        )
-
-
 class IndexBusyError(UCoFiAError):
     """Another process has been writing to an index for longer than somebody would wait."""
 
@@ -440,6 +415,28 @@ class IndexReplacedError(UCoFiAError):
         super().__init__(
             f"the index at {path} was deleted and made again since it was opened: it was {was}, "
             f"now it is {now}. Open it again: Index.open({str(path)!r}), or restart the command."
+        )
+
+
+class ModelMismatchError(UCoFiAError):
+    """An index was built by another model than the one in use."""
+
+    def __init__(self, path: object, built_with: str, loaded: str) -> None:
+        self.path, self.built_with, self.loaded = path, built_with, loaded
+        super().__init__(
+            f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
+            f"their vectors cannot be compared. Use the first model, or make another index: "
+            f"ucofia index FOLDER --index NEW_FOLDER --model {loaded.split(' ')[0]}"
+        )
+
+
+class NotInIndexError(UCoFiAError):
+    """A video or segment that the index does not hold."""
+
+    def __init__(self, path: object, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} is not in the index {path}. Add it: ucofia index {what} --index {path}"
         )
 
 
@@ -466,9 +463,18 @@ class NotExplainableError(UCoFiAError):
         )
 
 
-def _some(rows: Sequence[object], most: int = 5) -> str:
-    shown = ", ".join(str(row) for row in rows[:most])
-    return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"
+# Training runs and their folders
+
+
+class UnfinishedRunError(UCoFiAError):
+    """A training has not got as far as a model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is a training without a validated epoch, so there is no model in it yet. "
+            f"Go on with the `ucofia train` command that began it."
+        )
 
 
 class RunMismatchError(UCoFiAError):
@@ -550,6 +556,9 @@ class TrainingStoppedError(UCoFiAError):
         )
 
 
+# The server and the cluster
+
+
 class BusyError(UCoFiAError):
     """More work is waiting than the server takes on."""
 
@@ -567,3 +576,12 @@ class RefusedError(UCoFiAError):
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         super().__init__(f"{message}.")
+
+
+class ClusterError(UCoFiAError):
+    """A cluster cannot be reached, or cannot do what was asked."""
+
+    def __init__(self, where: str, problem: str, advice: str = "") -> None:
+        self.where, self.problem = where, problem
+        advice = advice or "look at it with: ray status. --cluster local takes this machine"
+        super().__init__(f"{where}: {problem.rstrip('.')}. {advice[:1].upper()}{advice[1:]}.")
