@@ -57,7 +57,7 @@ from ucofia.index import ingest, snapshot
 from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search
-from ucofia.index.storage.store import exists
+from ucofia.index.storage.tables import exists
 from ucofia.similarity import normalise  # noqa: F401 - else every process imports it again
 from ucofia.train import optim
 from ucofia.train.loop import train

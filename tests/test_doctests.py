@@ -29,7 +29,7 @@ WITH_EXAMPLES = [
 # Methods whose documentation must show how they are called.
 SHOWN = [
     ucofia.load,
-    *(getattr(Index, name) for name in vars(Index) if name[0] != "_" and name not in ("path",)),
+    *(getattr(Index, name) for name in dir(Index) if name[0] != "_" and name not in ("path",)),
     ucofia.Hit.explain,
     ucofia.Model.tokenize,
     ucofia.Model.encode_text,

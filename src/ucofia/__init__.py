@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation, FramePart, LevelPart, PatchPart, WordPart
     from ucofia.index.results.hits import Filters, Hit, HitPart, Moment
     from ucofia.index.results.similar import TextHit
-    from ucofia.index.search.recall import Recall
+    from ucofia.index.search.search import Recall
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.storage.collection import Collection
     from ucofia.index.storage.schema import IndexSettings
@@ -97,7 +97,7 @@ _HOMES = {
     "Progress": "ucofia.types",
     "RankSummary": "ucofia.metrics",
     "Ranked": "ucofia.evaluate.benchmark",
-    "Recall": "ucofia.index.search.recall",
+    "Recall": "ucofia.index.search.search",
     "ReportLine": "ucofia.evaluate.matrix_report",
     "Rows": "ucofia.batching",
     "SearchCheck": "ucofia.evaluate.gallery",

@@ -13,10 +13,9 @@ from ucofia.index.calibration.bank import Normalisation, Null
 from ucofia.index.calibration.confidence import Calibration
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, hits_of
-from ucofia.index.search import recall as recalls
 from ucofia.index.search import search
-from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Ranking
+from ucofia.index.search.search import Recall
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import in_memory
 
@@ -125,7 +124,7 @@ def test_recall_is_the_share_of_the_exact_list(
     few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))
     few.frames.add_(few.frames.new_tensor(rng.normal(0, 0.3, few.frames.shape)))
     collection = in_memory(few)
-    found = recalls.measure(asked, collection, None)
+    found = search.measure_recall(asked, collection, None)
     wanted = [set(found.rows.tolist()) for found in search.brute_force(asked, collection, top=10)]
     listed = [set(found.rows.tolist()) for found in search.fast(asked, collection, top=10)]
     shares = [len(a & b) / 10 for a, b in zip(wanted, listed, strict=True)]
@@ -134,20 +133,20 @@ def test_recall_is_the_share_of_the_exact_list(
 
 
 def test_recall_is_kept_for_its_version_only(tmp_path: Path) -> None:
-    recalls.save(tmp_path, (3, 1), Recall(0.99, 10, 8))
-    assert recalls.load(tmp_path, (3, 1)) == Recall(0.99, 10, 8)
-    assert recalls.load(tmp_path, (4, 1)) is None
-    (tmp_path / recalls.RECALL_FILE).write_text("{}")
-    assert recalls.load(tmp_path, (3, 1)) is None
+    search.save_recall(tmp_path, (3, 1), Recall(0.99, 10, 8))
+    assert search.load_recall(tmp_path, (3, 1)) == Recall(0.99, 10, 8)
+    assert search.load_recall(tmp_path, (4, 1)) is None
+    (tmp_path / search.RECALL_FILE).write_text("{}")
+    assert search.load_recall(tmp_path, (3, 1)) is None
     nowhere = tmp_path / "missing" / "preview"
-    recalls.save(nowhere, (3, 1), Recall(0.99, 10, 8))
-    assert recalls.load(nowhere, (3, 1)) is None
+    search.save_recall(nowhere, (3, 1), Recall(0.99, 10, 8))
+    assert search.load_recall(nowhere, (3, 1)) is None
 
 
 def test_sampled_texts_come_from_all_over_the_bank() -> None:
-    assert recalls.sample(["a"]) == ["a"]
-    sampled = recalls.sample([str(number) for number in range(1000)])
-    assert len(sampled) == recalls.SAMPLED_TEXTS
+    assert search.sampled_texts(["a"]) == ["a"]
+    sampled = search.sampled_texts([str(number) for number in range(1000)])
+    assert len(sampled) == search.SAMPLED_TEXTS
     assert int(sampled[-1]) >= 900
 
 

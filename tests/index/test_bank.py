@@ -9,7 +9,7 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance, bank_features, confidence
+from ucofia.index.calibration import balance, bank, confidence
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -235,7 +235,7 @@ def test_a_bank_is_encoded_once_for_all_indexes(
     tmp_path: Path, videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(bank_features, "FEWEST_TEXTS", len(TEXTS))
+    monkeypatch.setattr(bank, "FEWEST_CACHED", len(TEXTS))
     model, encoded = colour_model(), Model.encode_texts
     asked: list[int] = []
 

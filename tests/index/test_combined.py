@@ -12,8 +12,7 @@ from test_search import MODELS, collection_of, preview_of, query_of
 from ucofia import TextQuery
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
-from ucofia.index.results.combined_hits import together
-from ucofia.index.results.hits import Filters, HitPart
+from ucofia.index.results.hits import Filters, HitPart, together
 from ucofia.index.search.combined import SAMPLED, Part, combination, rank
 from ucofia.index.search.scoring import Query, score
 from ucofia.index.search.search import Searcher

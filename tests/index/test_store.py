@@ -26,7 +26,7 @@ from ucofia.errors import (
 from ucofia.index.index import Index
 from ucofia.index.storage import schema
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
-from ucofia.index.storage.store import exists
+from ucofia.index.storage.tables import exists
 from ucofia.presets import CLIP_STRAIGHT
 
 BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
@@ -221,7 +221,10 @@ def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
         raise Killed
 
     path, model = tmp_path / "index", colour_model()
-    for last_step in ("ucofia.index.storage.store._write", "ucofia.index.storage.schema.schema"):
+    for last_step in (
+        "ucofia.index.storage.tables.write_table",
+        "ucofia.index.storage.schema.schema",
+    ):
         with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
             patched.setattr(last_step, dies)
             Index.create(path, model, bank=BANK)

@@ -26,7 +26,7 @@ from ucofia.index import snapshot
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.search import preview as previews
-from ucofia.index.search import recall as recalls
+from ucofia.index.search import search
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model
@@ -246,8 +246,10 @@ def test_confidence_is_promised_only_where_there_is_some(tmp_path: Path, made: P
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     measured: list[int] = []
-    original = recalls.measure
-    monkeypatch.setattr(recalls, "measure", lambda *args: measured.append(1) or original(*args))
+    original = search.measure_recall
+    monkeypatch.setattr(
+        search, "measure_recall", lambda *args: measured.append(1) or original(*args)
+    )
     yield measured
 
 

@@ -23,7 +23,7 @@ from ucofia.index import discover, ingest
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.snapshot import preview_folder
-from ucofia.index.storage import lance_mmap, lock, store
+from ucofia.index.storage import lance_mmap, lock, store, tables
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below
 from ucofia.index.storage.lock import is_being_written, writer_lock
@@ -200,7 +200,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
 ) -> None:
     address, model = f"file-object-store://{tmp_path}/remote", colour_model()
     order: list[str] = []
-    write = store._write
+    write = tables.write_table
 
     def noted(table: Any, where: str, mode: str) -> Any:
         order.append(where.rsplit("/", 1)[1])
@@ -208,7 +208,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
             write(table.slice(0, 3), where, "create")  # somebody else sets a bank meanwhile
         return write(table, where, mode)
 
-    monkeypatch.setattr(store, "_write", noted)
+    monkeypatch.setattr(tables, "write_table", noted)
     made = Index.create(address, model, bank=BANK)
     assert order == ["segments.lance", "bank.lance"]
     assert made.bank_texts() == BANK[:3]

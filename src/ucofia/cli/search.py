@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ucofia.index.results.hits import Filters, Hit
-    from ucofia.index.search.recall import Recall
+    from ucofia.index.search.search import Recall
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
     from ucofia.serve.distinct_hits import DistinctHit

@@ -1,7 +1,7 @@
-"""An index of videos: make or open one, keep it up to date, ask it.
+"""An index of videos: make or open one, and keep it up to date.
 
-What changes an index is here; answers are `snapshot`'s. An index belongs to the model that filled
-it.
+What changes an index is here, what it answers in `queries`. An index belongs to the model that
+filled it.
 """
 
 import os
@@ -15,23 +15,16 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
-from ucofia.index.hints import Hint
 from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
+from ucofia.index.queries import Queries
 from ucofia.index.results import export
-from ucofia.index.results.explain import Explanation
-from ucofia.index.results.hits import Filters, Hit
-from ucofia.index.results.similar import TextHit
-from ucofia.index.search.recall import Recall
-from ucofia.index.search.search import TOP
 from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_collection
-from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.lock import noting, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
-from ucofia.index.text_query import TextQuery
 from ucofia.model import Model
 from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
@@ -39,7 +32,7 @@ from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
 
 
-class Index:
+class Index(Queries):
     """Videos that can be found with words.
 
     Made by `create`, opened by `open`; both take the folder of the index, or the address of one in
@@ -209,15 +202,6 @@ class Index:
         self._snapshot = newest(self._store, self._snapshot, lambda: self.model)
         return self._snapshot
 
-    def collection(self) -> Collection:
-        """All segments of the newest version with their biases, as search sees them.
-
-        Example:
-            >>> [Path(segment.path).name for segment in index.collection().segments]
-            ['blue.mp4', 'green.mp4', 'red.mp4']
-        """
-        return self.newest().collection
-
     def set_bank(
         self,
         texts: Sequence[str],
@@ -312,186 +296,6 @@ class Index:
         report.spent = {name: value for name, value in spent.items() if value >= 0.05}
         report.seconds = watch.total
         return report
-
-    def search(
-        self,
-        text: str | TextQuery,
-        *,
-        top: int = TOP,
-        exact: bool = True,
-        grouped: bool = True,
-        filters: Filters = Filters(),  # noqa: B008 - frozen
-        min_confidence: float | None = None,
-    ) -> list[Hit]:
-        """Find the videos that match a text, best first.
-
-        Args:
-            text: What to look for, in words; "no people" and "without a dog" mean what they say.
-                A `TextQuery` combines several texts, each taken as it stands.
-            top: At most so many hits.
-            exact: Return the list that scoring everything would give; False scores a fixed number
-                of candidates, see `fast_recall`.
-            grouped: One hit per video, with its best moments; False gives one per segment.
-            filters: Which segments may be found.
-            min_confidence: Leave out what is less sure, between 0 and 1; without a bank
-                everything is left out.
-
-        Returns:
-            Hits, best first; the same list every time.
-
-        Raises:
-            SettingError: `top` is below 1.
-            EmptyInputError: The text has no words.
-            IndexReplacedError: The index was deleted and made again since it was opened.
-
-        Example:
-            >>> hit = index.search("red", top=1)[0]
-            >>> Path(hit.path).name, round(hit.end_second - hit.start_second)
-            ('red.mp4', 1)
-            >>> only = Filters(under=[videos / "blue.mp4"])
-            >>> [Path(hit.path).name for hit in index.search("red", filters=only)]
-            ['blue.mp4']
-        """
-        (hits,) = self.search_many(
-            [text],
-            top=top,
-            exact=exact,
-            grouped=grouped,
-            filters=filters,
-            min_confidence=min_confidence,
-        )
-        return hits
-
-    def search_many(
-        self,
-        texts: Sequence[str | TextQuery],
-        *,
-        top: int = TOP,
-        exact: bool = True,
-        grouped: bool = True,
-        filters: Filters = Filters(),  # noqa: B008 - frozen
-        min_confidence: float | None = None,
-    ) -> list[list[Hit]]:
-        """Answer many texts at once; each answer is what `search` gives, but for rounding.
-
-        Args:
-            texts: What to look for; the passes over the index are shared.
-            top: At most so many hits for each text.
-            exact: See `search`.
-            grouped: See `search`.
-            filters: Which segments may be found.
-            min_confidence: See `search`.
-
-        Returns:
-            One list of hits for each text, in their order.
-
-        Example:
-            >>> red, blue = index.search_many(["red", "blue"], top=1)
-            >>> Path(red[0].path).name, Path(blue[0].path).name
-            ('red.mp4', 'blue.mp4')
-        """
-        return self.newest().search_many(
-            texts,
-            top=top,
-            exact=exact,
-            grouped=grouped,
-            filters=filters,
-            min_confidence=min_confidence,
-        )
-
-    def hints(self, text: str | TextQuery) -> list[Hint]:
-        """Say what is odd about a text: how a word may be spelt, or that its language is unknown.
-
-        Args:
-            text: What is asked, as `search` takes it.
-
-        Returns:
-            Sentences, some with a text to ask instead; none for most texts.
-
-        Example:
-            >>> index.hints("red")
-            []
-        """
-        return self.newest().hints(text)
-
-    def fast_recall(self) -> Recall | None:
-        """Measure how much of the exact list `exact=False` finds here, once for every version.
-
-        Returns:
-            The share, measured by asking a few texts of the bank both ways; None without a bank.
-
-        Example:
-            >>> index.fast_recall().recall  # so few segments are all scored
-            1.0
-        """
-        return self.newest().fast_recall()
-
-    def describe(
-        self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
-    ) -> list[TextHit]:
-        """Find the texts that fit a video, best first.
-
-        Args:
-            video: A video of the index, or any other file, which is then decoded and encoded.
-            texts: The texts to choose from; None takes those of the bank.
-            top: At most so many texts.
-
-        Raises:
-            SettingError: No texts were given, and there is no bank.
-            VideoError: The file cannot be decoded.
-
-        Example:
-            >>> index.describe(videos / "red.mp4", ["red", "blue"], top=1)[0].text
-            'red'
-        """
-        chosen = self.bank_texts() if texts is None else texts
-        if not chosen:
-            raise SettingError("texts", [], "this index has no bank; give texts to choose from")
-        return self.newest().describe(video, chosen, top=top)
-
-    def similar(
-        self,
-        example: Path | str,
-        *,
-        top: int = TOP,
-        filters: Filters = Filters(),  # noqa: B008 - frozen
-    ) -> list[Hit]:
-        """Find videos like a video or picture, best first; not the video itself.
-
-        Args:
-            example: A video or picture, in the index or not.
-            top: At most so many videos.
-            filters: Which segments may be found.
-
-        Returns:
-            Hits whose `levels` say how alike whole videos, and frames, are (cosines). They have no
-            confidence and cannot explain themselves by words.
-
-        Example:
-            >>> [Path(hit.path).name for hit in index.similar(videos / "red.mp4")]
-            ['blue.mp4', 'green.mp4']
-        """
-        return self.newest().similar(example, top=top, filters=filters)
-
-    def explain(self, text: str, segment: str) -> Explanation:
-        """Show why a segment got its score for a text.
-
-        Args:
-            text: One text, taken as it stands.
-            segment: The id of the segment, as `Hit.segment` has it.
-
-        Returns:
-            Words, frames, patches and their weights; `save("why.png")` draws them.
-
-        Raises:
-            NotInIndexError: There is no such segment.
-
-        Example:
-            >>> hit = index.search("red", top=1)[0]
-            >>> [part.word for part in index.explain("red", hit.segment).words]
-            ['red']
-        """
-        return self.newest().explain(text, segment)
 
     def remove(
         self,

@@ -18,20 +18,18 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
 from ucofia.index.hints import Hint, Vocabulary, cut_words, hints
 from ucofia.index.results import similar as examples
-from ucofia.index.results.combined_hits import combined_hits
 from ucofia.index.results.explain import Explanation, explain
-from ucofia.index.results.hits import Filters, Hit, hits_of
+from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import preview as previews
-from ucofia.index.search import recall as recalls
+from ucofia.index.search import search
 from ucofia.index.search.bounds import unit_of, vectors_of
 from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.preview import Preview, SavedPreview
-from ucofia.index.search.recall import Recall
 from ucofia.index.search.scoring import Query, Ranking, queries
-from ucofia.index.search.search import Searcher
+from ucofia.index.search.search import Recall, Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, SegmentRow
@@ -152,12 +150,12 @@ class Snapshot:
     @cached_property
     def _fast_recall(self) -> Recall | None:
         folder = preview_folder(self.store)
-        found = recalls.load(folder, self.version) if folder is not None else None
+        found = search.load_recall(folder, self.version) if folder is not None else None
         if found is None and self.bank is not None:
-            asked = self.queries(recalls.sample(self.bank.texts))
-            found = recalls.measure(asked, self.collection, self.preview)
+            asked = self.queries(search.sampled_texts(self.bank.texts))
+            found = search.measure_recall(asked, self.collection, self.preview)
             if folder is not None:
-                recalls.save(folder, self.version, found)
+                search.save_recall(folder, self.version, found)
         return found
 
     def _features(self, video: Path | str) -> VideoFeatures:

@@ -22,8 +22,8 @@ from ucofia.index.calibration.bank import Bank
 from ucofia.index.index import Index
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
-from ucofia.index.storage import store
 from ucofia.index.storage.lock import Holder, holder, is_being_written
+from ucofia.index.storage.tables import exists
 from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 
 logger = logging.getLogger(__name__)
@@ -118,6 +118,6 @@ class IndexHandle:
             logger.warning("the index at %s was made again; the new one is used", self.index.path)
             return self.index.newest()
         except DamagedIndexError as error:
-            if store.exists(self.index.path):
+            if exists(self.index.path):
                 raise
             raise NoIndexError(self.index.path) from error

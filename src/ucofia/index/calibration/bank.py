@@ -4,35 +4,44 @@ Solving makes every segment equally likely for the bank's texts, level by level:
 segment and level. The bank's side is then frozen; a segment that comes later costs one pass over
 the bank. Queries of a word or two are not balanced: what sentences say of a segment does not hold
 for them (docs/experiments.md). All but the texts is derived: what is missing, or was left half
-done, counts as unknown until the next writer computes it again, with the same result.
+done, counts as unknown until the next writer computes it again, with the same result. A large
+bank is encoded once per model, not once per index: its features are kept in the cache.
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from ucofia.atomic import atomic_write
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
-from ucofia.index.calibration.bank_features import encoded
 from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
+from ucofia.package_files import cache_folder
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
-    from ucofia.types import Progress
+    from ucofia.types import Progress, TextFeatures
+
+logger = logging.getLogger(__name__)
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
 METHOD = "kinds"  # names the way of solving: a bank that was solved in another is solved again
+FEWEST_CACHED = 500  # texts; the features of fewer are not kept in the cache
+KEPT_FILES = 4  # banks, or models; each takes about 20 MB
+_PARTS = ("sentence", "words", "word_mask")
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
@@ -132,7 +141,7 @@ def texts_of(model: str) -> list[str]:
 
 def prepare(model: "Model", texts: Sequence[str], progress: "Progress | None" = None) -> None:
     """Encode a bank before there is an index, so that the first one need not."""
-    encoded(model, _unsolved(texts).texts, model.fingerprint(), progress)
+    encoded_texts(model, _unsolved(texts).texts, model.fingerprint(), progress)
 
 
 def read(store: Store) -> Bank | None:
@@ -233,7 +242,7 @@ def solve(
     """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
     if not len(collection):
         return bank
-    text = encoded(model, bank.texts, store.settings.fingerprint, progress)
+    text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
     solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
@@ -284,7 +293,7 @@ def _extend(
     solver: Solver | None,
 ) -> Bank:
     some = collection.rows(rows)
-    text = encoded(model, bank.texts, store.settings.fingerprint, progress)
+    text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(
         store, model, text, bank.kinds, some, progress, bank.potentials
     )
@@ -334,3 +343,73 @@ def _name(texts: Sequence[str], potentials: dict[str, Array]) -> str:
     for name, values in sorted(potentials.items()):
         digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
+
+
+def encoded_texts(
+    model: "Model", texts: Sequence[str], fingerprint: str, progress: "Progress | None"
+) -> "list[TextFeatures]":
+    """Return the features of a bank's texts, some at a time: from the cache, else encoded.
+
+    Args:
+        model: Encodes what is not known.
+        texts: The bank.
+        fingerprint: The model's own, which an index knows without reading all weights.
+        progress: Told how many texts are encoded.
+    """
+    is_kept = len(texts) >= FEWEST_CACHED
+    file = _cached_file(texts, fingerprint, model.device.type) if is_kept else None
+    found = _read_features(file, model) if file is not None else []
+    if found:
+        return found
+    done = 0
+    for some in model.encode_texts(texts):
+        found.append(some)
+        done += len(some.sentence)
+        if progress is not None:
+            progress("encoding the bank", done, len(texts))
+    if file is not None:
+        _write_features(file, found)
+    return found
+
+
+def _cached_file(texts: Sequence[str], fingerprint: str, device: str) -> Path:
+    digest = hashlib.sha256("\n".join((fingerprint, device, *texts)).encode()).hexdigest()
+    return cache_folder() / "banks" / f"{digest[:24]}.safetensors"
+
+
+def _read_features(file: Path, model: "Model") -> "list[TextFeatures]":
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from ucofia.types import TextFeatures
+
+    if not file.is_file():
+        return []
+    try:
+        known = load_file(file)
+        return [
+            TextFeatures(*(known[f"{number}.{part}"].to(model.device) for part in _PARTS))
+            for number in range(len(known) // len(_PARTS))
+        ]
+    except (OSError, SafetensorError, KeyError) as error:
+        logger.warning("%s cannot be read, so the bank is encoded again: %s", file, error)
+        return []
+
+
+def _write_features(file: Path, features: "Sequence[TextFeatures]") -> None:
+    from safetensors.torch import save_file
+
+    stored = {
+        f"{number}.{part}": getattr(some, part).cpu().contiguous()
+        for number, some in enumerate(features)
+        for part in _PARTS
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as part:
+            save_file(stored, part)
+        files = sorted(file.parent.glob("*.safetensors"), key=lambda one: one.stat().st_mtime)
+        for old in files[:-KEPT_FILES]:
+            old.unlink(missing_ok=True)
+    except OSError as error:  # no room, or a cache that cannot be written: only time is lost
+        logger.info("the features of the bank are not kept: %s", error)

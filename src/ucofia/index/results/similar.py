@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
-from ucofia.index.calibration.bank_features import encoded
+from ucofia.index.calibration.bank import encoded_texts
 from ucofia.index.results.hits import Hit, hits_of
 from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.scoring import Ranking, Scores, finalists, top_k
@@ -65,7 +65,7 @@ def describe(
     if not texts:
         raise EmptyInputError("text", [0])
     found: list[TextHit] = []
-    for features in encoded(model, texts, fingerprint, None):
+    for features in encoded_texts(model, texts, fingerprint, None):
         with torch.inference_mode():
             levels = model.score(features, video)
         total, segment = levels.total().max(1)

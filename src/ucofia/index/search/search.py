@@ -3,16 +3,20 @@
 Order is by score, then by path, then by second: the same list every time, ties included. `exact`
 returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
 number of candidates. All three take queries of one model and share the passes over the collection;
-every answer is the one that its query gets alone.
+every answer is the one that its query gets alone. `measure_recall` says how much of the exact list
+`fast` finds.
 """
 
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ucofia.atomic import write_atomic
 from ucofia.index.search import bounds
 from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
@@ -30,6 +34,8 @@ FAST_CANDIDATES = 150  # of these, how many it scores
 POOLED_CANDIDATES = 50  # how many, where frames are pooled anew for every text (X-Pool)
 QUERIES_AT_ONCE = 16
 KEPT_ENTRIES = 2**25  # products of words and centres that queries of one pass keep
+SAMPLED_TEXTS = 10  # of the bank, for the recall of `fast`
+RECALL_FILE = "recall.json"
 COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
 
 
@@ -297,3 +303,56 @@ def _query_batches(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Que
     size = max(1, min(QUERIES_AT_ONCE, KEPT_ENTRIES // (rows * words)))
     for start in range(0, len(queries), size):
         yield queries[start : start + size]
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The share of the exact list that `fast` found, on texts of the bank.
+
+    A figure from another collection says little about this one, so a few texts are asked both ways
+    once for every version of an index.
+    """
+
+    recall: float
+    top: int  # length of the lists that were compared
+    texts: int  # of the bank, that were asked; 0 where `fast` leaves nothing out
+
+
+def sampled_texts(texts: Sequence[str]) -> list[str]:
+    """Choose texts from all over the bank, the same ones every time."""
+    step = max(1, len(texts) // SAMPLED_TEXTS)
+    return list(texts[::step])[:SAMPLED_TEXTS]
+
+
+def measure_recall(
+    asked: Sequence[Query], collection: Collection, preview: Preview | None
+) -> Recall:
+    """Ask both ways and compare the lists."""
+    if not is_cut(asked, len(collection), top=TOP):
+        return Recall(1.0, TOP, 0)
+    all_found = exact(asked, collection, top=TOP, preview=preview)
+    fast_found = fast(asked, collection, top=TOP, preview=preview)
+    wanted = sum(len(ranking.rows) for ranking in all_found)
+    found = sum(len({*a.rows} & {*b.rows}) for a, b in zip(all_found, fast_found, strict=True))
+    return Recall(found / wanted if wanted else 1.0, TOP, len(asked))
+
+
+def save_recall(folder: Path, version: Sequence[str | int], recall: Recall) -> None:
+    """Keep what was measured at a version; where nothing can be written, it is not kept."""
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomic(
+            folder / RECALL_FILE, json.dumps({"version": list(version), **asdict(recall)})
+        )
+    except OSError:
+        return
+
+
+def load_recall(folder: Path, version: Sequence[str | int]) -> Recall | None:
+    """Read what was measured at this version, if anything was."""
+    try:
+        found = json.loads((folder / RECALL_FILE).read_text())
+        known = found.pop("version") == list(version)
+        return Recall(**found) if known else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

@@ -26,13 +26,8 @@ from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.collection import Column
 from ucofia.index.storage.location import is_remote, reading, writing
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
-from ucofia.index.storage.store import (
-    SEGMENTS,
-    STORAGE_VERSION,
-    Store,
-    _is_one_of,
-    _table,
-)
+from ucofia.index.storage.store import Store
+from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, table_path
 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values
 Lance: TypeAlias = Any  # Lance has no types
@@ -53,11 +48,6 @@ class Batch:
     clearing: tuple[str, ...] = ()  # paths whose older rows go
     replacing: tuple[FileIdentity, ...] = ()  # what these rows are known to be of
     since: int = 0  # a version before which none of the parts can have been committed
-
-
-def table_uri(path: str) -> str:
-    """Where the segments of an index lie."""
-    return _table(path, SEGMENTS)
 
 
 def write(store: Store, rows: Sequence[SegmentRow]) -> list[Fragment]:
@@ -87,7 +77,7 @@ def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bo
     """
     with writing(path):
         for _ in range(ATTEMPTS):
-            dataset = lance.dataset(table_uri(path))
+            dataset = open_table(path)
             fresh = _without_present(path, dataset, batch, seen)
             if fresh is None:
                 return False
@@ -104,7 +94,7 @@ def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bo
 def committed_parts(path: str, *, since: int) -> set[str]:
     """List the parts of work that were committed after a version."""
     with reading(path):
-        return _parts(lance.dataset(table_uri(path)), since)
+        return _parts(open_table(path), since)
 
 
 def files_in(
@@ -112,7 +102,7 @@ def files_in(
 ) -> tuple[dict[str, FileIdentity], frozenset[int]]:
     """List the files of fragments that were not seen yet, and the ids of all fragments now."""
     with reading(path):
-        dataset = lance.dataset(table_uri(path))
+        dataset = open_table(path)
         fragments = dataset.get_fragments()
         new = [fragment for fragment in fragments if fragment.fragment_id not in seen]
         return _files(dataset, new), frozenset(f.fragment_id for f in fragments)
@@ -141,7 +131,7 @@ class FragmentStore(Store):
         """Open some fragments of a version."""
         settings = Store.open(path).settings
         with reading(path):
-            store = cls(path, settings, lance.dataset(table_uri(path), version=version))
+            store = cls(path, settings, open_table(path, version=version))
         store._fragments, store._cache = tuple(fragments), cache
         return store
 
@@ -186,7 +176,7 @@ class FragmentStore(Store):
 
 def _written(path: str, table: Any) -> list[Fragment]:
     made = write_fragments(
-        table, table_uri(path), mode="append", data_storage_version=STORAGE_VERSION
+        table, table_path(path), mode="append", data_storage_version=STORAGE_VERSION
     )
     return [fragment.to_json() for fragment in made]
 
@@ -215,7 +205,7 @@ def _cleared(fragments: Sequence[Lance], paths: Sequence[str]) -> tuple[list[Lan
     updated: list[Lance] = []
     emptied: list[int] = []
     for fragment in _holding(fragments, paths):
-        changed = fragment.delete(_is_one_of("path", paths))
+        changed = fragment.delete(is_one_of("path", paths))
         if changed is None:
             emptied.append(fragment.fragment_id)
         else:
@@ -226,7 +216,7 @@ def _cleared(fragments: Sequence[Lance], paths: Sequence[str]) -> tuple[list[Lan
 def _holding(fragments: Sequence[Lance], paths: Sequence[str]) -> Iterator[Lance]:
     """Yield those fragments that hold rows of some paths."""
     for fragment in fragments if paths else ():
-        if fragment.count_rows(_is_one_of("path", paths)):
+        if fragment.count_rows(is_one_of("path", paths)):
             yield fragment
 
 
@@ -262,7 +252,7 @@ def _held(
     """What some fragments hold at the paths of some files."""
     if not fragments or not files:
         return {}
-    return _files(dataset, fragments, _is_one_of("path", [file.path for file in files]))
+    return _files(dataset, fragments, is_one_of("path", [file.path for file in files]))
 
 
 def _files(
@@ -280,7 +270,7 @@ def _files(
 
 def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list[Fragment]:
     """Write data files again without some paths; nobody has named the old ones yet."""
-    schema = lance.dataset(table_uri(path)).schema
+    schema = open_table(path).schema
     kept: list[Fragment] = []
     for fragment in fragments:
         for uri in _data_files(path, fragment):
@@ -309,12 +299,12 @@ def _drop_doubled(path: str, before: Lance, after: Lance, batch: Batch) -> None:
         if not doubled:
             return
         updated, emptied = _cleared(own, doubled)
-        operation = lance.LanceOperation.Delete(updated, emptied, _is_one_of("path", doubled))
+        operation = lance.LanceOperation.Delete(updated, emptied, is_one_of("path", doubled))
         try:
             lance.LanceDataset.commit(after, operation, read_version=after.version)
             return
         except lance.commit.CommitConflictError:
-            after = lance.dataset(table_uri(path))
+            after = open_table(path)
 
 
 def _parts(dataset: Lance, since: int) -> set[str]:
@@ -331,4 +321,4 @@ def _metadata(fragment: Fragment) -> FragmentMetadata:
 
 
 def _data_files(path: str, fragment: Fragment) -> list[str]:
-    return [f"{table_uri(path)}/data/{file['path']}" for file in fragment["files"]]
+    return [f"{table_path(path)}/data/{file['path']}" for file in fragment["files"]]

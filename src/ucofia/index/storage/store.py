@@ -12,10 +12,9 @@ one row whoever wrote them, and nothing is deleted that no version names.
 """
 
 import logging
-import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from ucofia.errors import (
     IndexReplacedError,
     IndexWriteError,
     NoIndexError,
-    UnreachableIndexError,
 )
 from ucofia.index.storage import lance_mmap, location
 from ucofia.index.storage import schema as arrow
@@ -49,16 +47,26 @@ from ucofia.index.storage.schema import (
     StoredFile,
     Table,
 )
+from ucofia.index.storage.tables import (
+    KEYS,
+    SEGMENTS,
+    create_local,
+    create_remote,
+    exists,
+    has_table,
+    is_conflict,
+    is_one_of,
+    open_table,
+    some_at_a_time,
+    table_path,
+    with_checksums,
+    write_table,
+)
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-SEGMENTS = "segments"
-KEYS = {SEGMENTS: "id", "failed": "path", "bias": "id"}  # what no two rows of a table share
-# Pinned: `lance_mmap` relies on how this version lays out plain vectors.
-STORAGE_VERSION = "2.2"
-PATHS_PER_FILTER = 500
 INDEXED_FROM = 5000  # rows; of fewer, a scan finds a path as quickly as a scalar index
 CONFLICT_TRIES = 20
 READ_ATTEMPTS = 5  # where writers compact all the time
@@ -86,7 +94,7 @@ class Store:
         if exists(where):
             raise IndexExistsError(where)
         with making(where), writing(where):
-            create = _create_remote if location.is_remote(where) else _create_local
+            create = create_remote if location.is_remote(where) else create_local
             segments = create(where, arrow.schema(settings).empty_table(), others or {})
         return cls(where, settings, segments)
 
@@ -97,7 +105,7 @@ class Store:
         if not exists(where):
             raise NoIndexError(where) if location.is_free(where) else ForeignFolderError(where)
         with reading(where):
-            segments = lance.dataset(_table(where, SEGMENTS))
+            segments = open_table(where)
             settings = arrow.read_settings(segments.schema, where)
         if settings is None:
             raise ForeignFolderError(where)
@@ -133,7 +141,7 @@ class Store:
         for left in reversed(range(READ_ATTEMPTS)):
             try:
                 with reading(self.path):
-                    segments = lance.dataset(_table(self.path, SEGMENTS))
+                    segments = open_table(self.path)
                     found = arrow.read_settings(segments.schema, self.path)
                 break
             except DamagedIndexError:  # the version that was newest may be compacted away by now
@@ -209,14 +217,14 @@ class Store:
     def rows_of_files(self, paths: Sequence[str]) -> dict[str, list[SegmentRow]]:
         """Read the rows of some files, each file's in order: one scan for many."""
         found: dict[str, list[SegmentRow]] = {path: [] for path in paths}
-        for some in _some_at_a_time(sorted(set(paths))):
-            for row in self.rows(_is_one_of("path", some)):
+        for some in some_at_a_time(sorted(set(paths))):
+            for row in self.rows(is_one_of("path", some)):
                 found[row.file.path].append(row)
         return {path: sorted(rows, key=lambda row: row.number) for path, rows in found.items()}
 
     def row_here(self, segment_id: str) -> SegmentRow | None:
         """Read one row of this version by its id."""
-        return next(self.rows(_is_one_of("id", [segment_id])), None)
+        return next(self.rows(is_one_of("id", [segment_id])), None)
 
     def row(self, segment_id: str) -> SegmentRow | None:
         """Read one row by its id: of this version, or else of the newest."""
@@ -237,9 +245,9 @@ class Store:
             for row, expected in zip(arrow.rows_of(table, self.settings), stored, strict=True):
                 if arrow.checksum(row) != expected:
                     yield f"{row.file.path} segment {row.number}"
-        for name in self._tables()[1:]:
+        for name in self._names()[1:]:
             with reading(self.path):
-                table = lance.dataset(_table(self.path, name)).to_table()
+                table = open_table(self.path, name).to_table()
             wrong = arrow.wrong_rows(table)
             if wrong:
                 yield f"{name}.lance, {len(wrong)} of {len(table)} rows"
@@ -251,18 +259,18 @@ class Store:
 
         def commit() -> None:
             if table is None:
-                self._segments.delete(_is_one_of("path", paths))
+                self._segments.delete(is_one_of("path", paths))
             else:
                 merge = self._segments.merge_insert(KEYS[SEGMENTS])
                 merge = merge.when_matched_update_all().when_not_matched_insert_all()
-                merge = merge.when_not_matched_by_source_delete(_is_one_of("path", paths))
+                merge = merge.when_not_matched_by_source_delete(is_one_of("path", paths))
                 merge.execute(table)
 
         self._committed(commit)
 
     def remove(self, paths: Sequence[str]) -> None:
         """Take files out, each stretch of names in one commit."""
-        for some in _some_at_a_time(paths):
+        for some in some_at_a_time(paths):
             self.put([], replacing=some)
 
     def prepare_to_write(self) -> None:
@@ -300,16 +308,16 @@ class Store:
         Only who holds the lock, and is sure that no run on a cluster is under way, may delete
         what no version names: such files may be somebody's who has not committed yet.
         """
-        for name in self._tables():
+        for name in self._names():
             self._committed(partial(self._join_files, name))
             with writing(self.path):
-                lance.dataset(_table(self.path, name)).cleanup_old_versions(
+                open_table(self.path, name).cleanup_old_versions(
                     timedelta(0) if is_locked else KEPT_WITHOUT_LOCK, delete_unverified=is_locked
                 )
         self.refresh()
 
     def _join_files(self, name: str) -> None:
-        dataset = lance.dataset(_table(self.path, name))
+        dataset = open_table(self.path, name)
         dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
 
     def _committed(self, commit: Callable[[], object]) -> None:
@@ -320,7 +328,7 @@ class Store:
                     commit()
                 return
             except IndexWriteError as error:
-                if attempt == CONFLICT_TRIES - 1 or not _is_conflict(error):
+                if attempt == CONFLICT_TRIES - 1 or not is_conflict(error):
                     raise
                 logger.debug("%s: commit conflict, trying again: %s", self.path, error)
                 time.sleep(CONFLICT_SECONDS * (1 + attempt) * random.uniform(0.5, 1.5))
@@ -332,40 +340,40 @@ class Store:
 
     def small(self, name: str) -> Table | None:
         """Read one of the small tables, or None."""
-        if name not in self._tables():
+        if name not in self._names():
             return None
 
         def read() -> Table:
             with reading(self.path):
-                return arrow.unsummed(lance.dataset(_table(self.path, name)).to_table())
+                return arrow.unsummed(open_table(self.path, name).to_table())
 
         return self.with_retry(read)
 
     def small_version(self, name: str) -> int:
         """The number of a small table's version; 0 while there is none."""
-        if name not in self._tables():
+        if name not in self._names():
             return 0
 
         def read() -> int:
             with reading(self.path):
-                return int(lance.dataset(_table(self.path, name)).version)
+                return int(open_table(self.path, name).version)
 
         return self.with_retry(read)
 
     def put_small(self, name: str, table: Table, *, merge: bool = False) -> None:
         """Replace a small table, or only those of its rows whose key the new ones have."""
-        where = _table(self.path, name)
-        new = arrow.summed(arrow.keyed(table, KEYS.get(name)))
+        where = table_path(self.path, name)
+        new = with_checksums(name, table)
 
         def commit() -> None:
-            if name not in self._tables():
-                _write(new, where, "create")  # a conflict, if another writer was quicker
+            if name not in self._names():
+                write_table(new, where, "create")  # a conflict, if another writer was quicker
             elif not merge:
-                _write(new, where, "overwrite")
+                write_table(new, where, "overwrite")
             else:
                 old = lance.dataset(where)
                 if arrow.CHECKSUM not in old.schema.names:
-                    old = _write(arrow.summed(old.to_table()), where, "overwrite")
+                    old = write_table(arrow.summed(old.to_table()), where, "overwrite")
                 builder = old.merge_insert(KEYS[name])
                 builder.when_matched_update_all().when_not_matched_insert_all().execute(new)
 
@@ -373,13 +381,13 @@ class Store:
 
     def forget_small(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete rows of a small table."""
-        if not values or name not in self._tables():
+        if not values or name not in self._names():
             return
 
         def commit() -> None:
-            dataset = lance.dataset(_table(self.path, name))
-            for some in _some_at_a_time(values):
-                dataset.delete(_is_one_of(column, some))
+            dataset = open_table(self.path, name)
+            for some in some_at_a_time(values):
+                dataset.delete(is_one_of(column, some))
 
         self._committed(commit)
 
@@ -409,7 +417,7 @@ class Store:
         with reading(self.path):
             mapped = None
             if not location.is_remote(self.path):
-                folder = _table(self.path, SEGMENTS)
+                folder = table_path(self.path)
                 mapped = lance_mmap.mapped(self._segments, folder, name, width)
             if mapped is None:
                 flat = arrow.matrix(self._read([name]), name, np.dtype(np.float16))
@@ -426,87 +434,6 @@ class Store:
                 columns=list(columns), with_row_address=with_row_address, scan_in_order=True
             )
 
-    def _tables(self) -> list[str]:
+    def _names(self) -> list[str]:
         names = (SEGMENTS, "failed", "bank", "bias")
-        return [name for name in names if _has_table(self.path, name)]
-
-
-def exists(path: Path | str) -> bool:
-    """Tell whether there is an index, and whole."""
-    where = location.where(path)
-    return not location.is_unfinished(where) and _has_table(where, SEGMENTS)
-
-
-def _create_local(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
-    """Make the tables of an index in a folder that is marked as unfinished meanwhile."""
-    for name, table in others.items():
-        _write(arrow.summed(arrow.keyed(table, KEYS.get(name))), _table(where, name), "create")
-    return _write(segments, _table(where, SEGMENTS), "create")
-
-
-def _create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
-    """Make the tables of an index where nothing can be marked.
-
-    To create `segments` is one conditional write, so only one of several creators gets further.
-    A small table that was there before belongs to no index and is replaced; one that came since
-    is another process's, who works with this index already, and stays.
-    """
-    stale = {name for name in others if _has_table(where, name)}
-    try:
-        made = _write(segments, _table(where, SEGMENTS), "create")
-    except (OSError, ValueError) as error:
-        if _has_table(where, SEGMENTS):
-            raise IndexExistsError(where) from error
-        raise
-    for name, table in others.items():
-        summed = arrow.summed(arrow.keyed(table, KEYS.get(name)))
-        try:
-            _write(summed, _table(where, name), "overwrite" if name in stale else "create")
-        except (OSError, ValueError):
-            if name in stale or not _has_table(where, name):
-                raise
-    return made
-
-
-def _is_conflict(error: IndexWriteError) -> bool:
-    """Tell whether a commit failed only because another one came first."""
-    said = str(error.__cause__ or error).lower()
-    return any(words in said for words in ("conflict", "concurrent", "already exists"))
-
-
-def _some_at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(values), PATHS_PER_FILTER):
-        yield values[start : start + PATHS_PER_FILTER]
-
-
-def _table(path: str, name: str) -> str:
-    return f"{path.rstrip('/')}/{name}.lance"
-
-
-def _has_table(path: str, name: str) -> bool:
-    if not location.is_remote(path):
-        # A writer that was killed in its first commit leaves folders, and the version under the
-        # name it had while it was written ("1.manifest#1").
-        try:
-            with os.scandir(os.path.join(_table(path, name), "_versions")) as versions:
-                return any(version.name.endswith(".manifest") for version in versions)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True  # it is there and cannot be read; whoever opens it says why
-    try:
-        lance.dataset(_table(path, name))
-    except (ValueError, OSError) as error:
-        if "was not found" in str(error):
-            return False
-        raise UnreachableIndexError(path, location.first_line(error)) from error
-    return True
-
-
-def _write(table: Table, where: str, mode: str) -> Any:
-    return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
-
-
-def _is_one_of(column: str, values: Iterable[str]) -> str:
-    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-    return f"{column} IN ({quoted})"
+        return [name for name in names if has_table(self.path, name)]
