@@ -5,18 +5,19 @@ error.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.logging import disable_progress_bar
 
-from ucofia.encode.fast_tokenizer import FastTokenizer, Padding
+from ucofia.encode.fast_tokenizer import FILE, FastTokenizer, Padding
 from ucofia.errors import CheckpointError, CheckpointMismatchError, HubError
+from ucofia.types import TextBatch
 
 _PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -89,3 +90,60 @@ def _quiet(name: str) -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
+
+
+class HubTowers:
+    """What backbones share that come with their own tokenizer file."""
+
+    family: str
+    model_class: Any
+    config_class: Any
+    config: Any
+    tokenizer: FastTokenizer
+
+    if TYPE_CHECKING:  # how every one of them is made: of towers that were read, or fresh
+
+        def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None: ...
+
+    @classmethod
+    def from_pretrained(cls, name: str) -> Self:
+        """Load a transformers folder or hub name."""
+        towers = read_towers(cls.model_class, name)
+        positions = towers.config.text_config.max_position_embeddings
+        return cls(towers.config, read_tokenizer(name, positions=positions), towers)
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, Any], folder: Path) -> Self:
+        """Build the towers from plain values, with fresh weights."""
+        config = cls.config_class(**values["config"])
+        positions = config.text_config.max_position_embeddings
+        return cls(
+            config, FastTokenizer.from_folder(folder, values["padding"], positions=positions)
+        )
+
+    @property
+    def positions(self) -> int:
+        """How many tokens of a text the tower reads."""
+        return int(self.config.text_config.max_position_embeddings)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the towers without weights."""
+        return {
+            "family": self.family,
+            "config": self.config.to_diff_dict(),
+            "padding": self.tokenizer.describe(),
+        }
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+        return {FILE: self.tokenizer.json}
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut to `length`."""
+        return self.tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        return self.tokenizer.words_of(text, length=length)

@@ -6,8 +6,7 @@ always have the same length, padding takes part, and the sentence is the last po
 trained through a sigmoid, so that there is a bias beside the scale.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import SiglipConfig, SiglipModel
 
-from ucofia.encode import hub
-from ucofia.encode.fast_tokenizer import FILE, FastTokenizer
+from ucofia.encode.fast_tokenizer import FastTokenizer
+from ucofia.encode.hub import HubTowers
 from ucofia.encode.vision_blocks import run_blocks, unpacked
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
@@ -24,7 +23,7 @@ from ucofia.types import PixelSpec, TextBatch
 MEAN = STD = (0.5, 0.5, 0.5)
 
 
-class SiglipBackbone(nn.Module):
+class SiglipBackbone(HubTowers, nn.Module):
     """The two towers of a SigLIP; its space is as wide as its vision tower."""
 
     family = "siglip"
@@ -34,7 +33,7 @@ class SiglipBackbone(nn.Module):
     config_class: Any = SiglipConfig
 
     def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         towers = self.model_class(config) if towers is None else towers
         self.config, self.tokenizer = config, tokenizer
         self.text, self.vision = towers.text_model, towers.vision_model
@@ -47,49 +46,6 @@ class SiglipBackbone(nn.Module):
         if config.text_config.projection_size != self.width:
             rule = f"texts and frames must be equally wide; frames are {self.width}"
             raise SettingError("projection_size", config.text_config.projection_size, rule)
-
-    @classmethod
-    def from_pretrained(cls, name: str) -> "SiglipBackbone":
-        """Load a transformers folder or hub name."""
-        towers = hub.read_towers(cls.model_class, name)
-        positions = towers.config.text_config.max_position_embeddings
-        return cls(towers.config, hub.read_tokenizer(name, positions=positions), towers)
-
-    @classmethod
-    def from_description(cls, values: Mapping[str, Any], folder: Path) -> "SiglipBackbone":
-        """Build the towers from plain values, with fresh weights."""
-        config = cls.config_class(**values["config"])
-        positions = config.text_config.max_position_embeddings
-        return cls(
-            config, FastTokenizer.from_folder(folder, values["padding"], positions=positions)
-        )
-
-    @property
-    def positions(self) -> int:
-        """How many tokens of a text the tower reads."""
-        return int(self.config.text_config.max_position_embeddings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what rebuilds the towers without weights."""
-        return {
-            "family": self.family,
-            "config": self.config.to_diff_dict(),
-            "padding": self.tokenizer.describe(),
-        }
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights."""
-        return {FILE: self.tokenizer.json}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return self.tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return self.tokenizer.words_of(text, length=length)
 
     def encode_words(
         self, batch: TextBatch
