@@ -28,14 +28,16 @@ from ucofia.cli import bench
 from ucofia.index import encode_segments
 from ucofia.model import Model
 from ucofia.types import VideoBatch, VideoFeatures
-from ucofia.video.decode_pool import Clip, Decoded, Request, decode_many
+from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, decode_many
 from ucofia.video.sample import Sampling
 from ucofia.video.write_video import write_mp4
 
 
 def decoded(model: Model, paths: Sequence[Path]) -> list[Clip]:
     pixels, sampling = encode_segments.pixel_spec(model), Sampling(frames=model.config.frames)
-    found = decode_many(Request(path=path, pixels=pixels, sampling=sampling) for path in paths)
+    found = decode_many(
+        DecodeRequest(path=path, pixels=pixels, sampling=sampling) for path in paths
+    )
     return [result.clips[0] for result in found if isinstance(result, Decoded)]
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from ucofia.datasets.annotations import find_videos
 from ucofia.datasets.frame_cache_writer import compressed
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Decoded, Request, decode_many
+from ucofia.video.decode_pool import Decoded, DecodeRequest, decode_many
 from ucofia.video.sample import Sampling
 
 SPEC = PixelSpec(size=224, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -29,7 +29,7 @@ MOST_FRAMES = 300
 def crops(folder: Path) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     requests = (
-        Request(path=path, pixels=SPEC, sampling=Sampling(frames=5))
+        DecodeRequest(path=path, pixels=SPEC, sampling=Sampling(frames=5))
         for path in find_videos(folder).by_name.values()
     )
     for result in decode_many(requests):

@@ -24,7 +24,7 @@ import numpy as np
 
 from ucofia.errors import DecoderDiedError
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
+from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -94,7 +94,7 @@ def mutated(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
 
 def requests(
     clips: list[Path], folder: Path, files: int, seed: int, kinds: list[str]
-) -> Iterator[Request]:
+) -> Iterator[DecodeRequest]:
     """Write each mutated file just before it is asked for."""
     rng = random.Random(seed)
     for number in range(files):
@@ -103,11 +103,11 @@ def requests(
         path = folder / f"{number:06d}-{clip.name}"
         path.write_bytes(data)
         kinds.append(kind)
-        yield Request(path=path, pixels=PIXELS, sampling=SAMPLING)
+        yield DecodeRequest(path=path, pixels=PIXELS, sampling=SAMPLING)
 
 
 def crops_of(clips: list[Path], workers: int) -> list[bytes]:
-    asked = [Request(path=clip, pixels=PIXELS, sampling=SAMPLING) for clip in clips]
+    asked = [DecodeRequest(path=clip, pixels=PIXELS, sampling=SAMPLING) for clip in clips]
     found = decode_many(asked, workers=workers, limits=LIMITS)
     return [r.clips[0].crops.tobytes() if isinstance(r, Decoded) else b"" for r in found]
 

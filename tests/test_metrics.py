@@ -64,7 +64,7 @@ def test_blocks_of_rows_give_the_ranks_of_the_whole(case: tuple[int, int, int]) 
     truth = random.integers(0, videos, texts)
     with pytest.MonkeyPatch.context() as patch:
         whole = text_to_video_ranks(scores, truth), video_to_text_ranks(scores, truth)
-        patch.setattr(metrics, "BLOCK_ENTRIES", 5)
+        patch.setattr(metrics, "COMPARED_ENTRIES", 5)
         parts = text_to_video_ranks(scores, truth), video_to_text_ranks(scores, truth)
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int, Num
 
 from ucofia.errors import MatrixError, NotFiniteScoreError
 
-BLOCK_ENTRIES = 2**22  # scores compared at a time; bounds the memory on a mapped matrix
+COMPARED_ENTRIES = 2**22  # scores compared at a time; bounds the memory on a mapped matrix
 RESAMPLES = 2000
 
 Ties = Literal["against", "for"]
@@ -209,7 +209,7 @@ def _draws(
     """How often each query occurs in each resample, some resamples at a time."""
     random = np.random.default_rng(seed)
     n = int(group.max()) + 1
-    chunk = max(1, BLOCK_ENTRIES // len(group))
+    chunk = max(1, COMPARED_ENTRIES // len(group))
     for start in range(0, resamples, chunk):
         b = min(chunk, resamples - start)
         drawn = random.integers(0, n, (b, n)) + np.arange(b)[:, None] * n
@@ -244,7 +244,7 @@ def _sign_flip_p_values(
 
 
 def _blocks(rows: int, columns: int) -> Iterator[slice]:
-    step = max(1, BLOCK_ENTRIES // max(1, columns))
+    step = max(1, COMPARED_ENTRIES // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
 

@@ -9,7 +9,7 @@ import torch
 from tests import fakes, tiny
 from tests.test_model import small
 from ucofia import checkpoint
-from ucofia.adapters.files import video_batches
+from ucofia.adapters.files import file_batches
 from ucofia.errors import SettingError, UnknownNameError
 from ucofia.model import Model
 from ucofia.presets import PRESETS
@@ -46,7 +46,7 @@ def test_similarities_are_the_scores_of_the_level(tmp_path: Path, level: str) ->
     words, videos = encoder.encode_query(TEXTS), encoder.encode_document(files)
     found = encoder.similarity(words, videos)
     with torch.no_grad():
-        (batch,) = video_batches(model, files, batch=3)
+        (batch,) = file_batches(model, files, batch=3)
         text = model.encode_text(model.tokenize(TEXTS))
         scores = model.score(text, model.encode_video(batch)).scores[level]
         torch.testing.assert_close(found, scores / model.logit_scale.exp(), atol=1e-5, rtol=1e-5)

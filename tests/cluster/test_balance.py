@@ -15,7 +15,7 @@ from ucofia.index.calibration.confidence import kinds_of
 from ucofia.index.index import Index
 from ucofia.index.storage.store import Store
 from ucofia.similarity import normalise
-from ucofia.similarity.stream import blocks_of, log_sum, log_sum_rows, stepper, together
+from ucofia.similarity.stream import blocks_of, join_sweeps, log_sum, log_sum_rows, stepper
 
 TEXTS = [*BANK, *(f"we can see {text} and nothing else here" for text in BANK)]
 KINDS = {kind: np.array(kinds_of(TEXTS)) == kind for kind in ("words", "sentence")}
@@ -41,7 +41,7 @@ def test_sweeps_over_parts_are_those_over_the_whole(scale: float) -> None:
     begun = [log_sum_rows(part, np.zeros(part.rows), scale=0.5) for part in parts]
 
     def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return together([one(column) for one in steps])
+        return join_sweeps([one(column) for one in steps])
 
     whole = normalise.solve(bank, temperature=2.0)
     found = normalise.solve_together(step, -log_sum(begun), temperature=2.0)
@@ -71,7 +71,7 @@ def test_actors_hold_what_one_process_holds(index: Index) -> None:
     potentials, biases = {}, {}
     for level in model.levels():
         begun = [actor.begin(level) for actor in actors]
-        step = partial(lambda lv, q: together([a.step(lv, q) for a in actors]), level)
+        step = partial(lambda lv, q: join_sweeps([a.step(lv, q) for a in actors]), level)
         found = normalise.solve_together(step, -log_sum(begun), temperature=balance.TEMPERATURE)
         potentials[level] = found.query_potential
         biases[level] = found.candidate_bias.astype(np.float32)

@@ -17,7 +17,7 @@ from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.research.shapes.dataset import shapes
 from ucofia.research.shapes.video_files import write_shapes
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Request, decode_many
+from ucofia.video.decode_pool import DecodeRequest, decode_many
 from ucofia.video.sample import Sampling
 
 SETTINGS = CacheSettings(frames=8, size=48)
@@ -34,7 +34,7 @@ def videos(tmp_path_factory):
 def decoded(videos, settings=SETTINGS):
     spec = PixelSpec(size=settings.size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     sampling = Sampling(frames=settings.frames)
-    requests = [Request(path=v.path, pixels=spec, sampling=sampling) for v in videos]
+    requests = [DecodeRequest(path=v.path, pixels=spec, sampling=sampling) for v in videos]
     return [result.clips[0].crops for result in decode_many(requests)]
 
 

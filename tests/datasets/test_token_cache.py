@@ -22,7 +22,7 @@ from ucofia.datasets import token_cache
 from ucofia.datasets.frame_cache import CacheSettings, open_cache
 from ucofia.datasets.frame_cache_writer import fill_cache
 from ucofia.datasets.frame_sources import pad_videos
-from ucofia.datasets.token_cache import fill_tokens, open_tokens, tower_fingerprint
+from ucofia.datasets.token_cache import fill_tokens, open_tokens, vision_fingerprint
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
@@ -140,14 +140,14 @@ def test_several_processes_fill_one_cache(
 
 def test_the_tower_is_known_by_its_weights_and_not_by_the_text_side(model: Model) -> None:
     other = tiny.model(CONFIG)
-    assert tower_fingerprint(other) == tower_fingerprint(model)
+    assert vision_fingerprint(other) == vision_fingerprint(model)
     with torch.no_grad():
         other.backbone.text_projection.weight += 1
         other.logit_scale += 1
-    assert tower_fingerprint(other) == tower_fingerprint(model)
+    assert vision_fingerprint(other) == vision_fingerprint(model)
     with torch.no_grad():
         other.backbone.visual_projection.weight[0, 0] += 1e-3
-    assert tower_fingerprint(other) != tower_fingerprint(model)
+    assert vision_fingerprint(other) != vision_fingerprint(model)
 
 
 def test_another_tower_or_another_choice_of_frames_is_refused(

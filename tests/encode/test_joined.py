@@ -7,7 +7,7 @@ import torch
 
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
-from ucofia.datasets.token_cache import tower_fingerprint
+from ucofia.datasets.token_cache import vision_fingerprint
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
@@ -104,10 +104,10 @@ def test_stored_tokens_of_the_tower_give_the_same_video(model: Model) -> None:
 def test_a_projection_above_the_tower_does_not_make_stored_tokens_stale(tmp_path: Path) -> None:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
     model = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT)
-    before = tower_fingerprint(model)
+    before = vision_fingerprint(model)
     with torch.no_grad():
         model.backbone.frame_projection.weight += 1
-    assert tower_fingerprint(model) == before
+    assert vision_fingerprint(model) == before
     with torch.no_grad():
         model.backbone.vision.visual_projection.weight += 1
-    assert tower_fingerprint(model) != before
+    assert vision_fingerprint(model) != before

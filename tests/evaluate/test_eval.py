@@ -77,7 +77,7 @@ def test_matrices_that_lie_in_files_change_nothing(
     model: Model, found: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ucofia.scratch_array.IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(matrix_files, "BLOCK_ENTRIES", 7)
+    monkeypatch.setattr(matrix_files, "AVERAGED_ENTRIES", 7)
     mapped = evaluate(model, *tiny_dataset(), options=BRIEF)
     assert isinstance(mapped.scores["video"], np.memmap)
     for direction in ("t2v", "v2t"):

@@ -12,7 +12,7 @@ from test_search import MODELS, collection_of, preview_of, query_of
 from ucofia import TextQuery
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
-from ucofia.index.results.hits import Filters, HitPart, together
+from ucofia.index.results.hits import Filters, HitPart, combined_confidence
 from ucofia.index.search.combined import SAMPLED, Part, combination, rank
 from ucofia.index.search.scoring import Query, score
 from ucofia.index.search.search import Searcher
@@ -153,9 +153,9 @@ def test_what_is_unwanted_goes_and_what_is_wanted_twice_comes(index: Index) -> N
 
 def test_one_or_many_and_parsed_or_said_are_the_same(index: Index) -> None:
     asked = ["red without blue", "red", TextQuery(("red", "green"), ("blue",)), "no red"]
-    together = index.search_many(asked, top=4)
-    assert together == [index.search(one, top=4) for one in asked]
-    assert together[0] == index.search(TextQuery(("red",), ("blue",)), top=4)
+    combined_confidence = index.search_many(asked, top=4)
+    assert combined_confidence == [index.search(one, top=4) for one in asked]
+    assert combined_confidence[0] == index.search(TextQuery(("red",), ("blue",)), top=4)
 
 
 def test_a_hit_says_what_each_text_says(index: Index) -> None:
@@ -179,9 +179,9 @@ def test_an_unwanted_text_speaks_against_a_hit_but_never_for_one() -> None:
         sure = {"confidence": confidence, "is_match": confidence >= 0.5}
         return HitPart(text="x", is_wanted=is_wanted, score=0.0, **sure)  # type: ignore[arg-type]
 
-    assert together([part(True, 0.95), part(False, 0.2)]) == (0.95, True)
-    assert together([part(True, 0.95), part(False, 0.7)]) == (pytest.approx(0.3), False)
-    assert together([part(False, 0.1)]) == (None, None)
+    assert combined_confidence([part(True, 0.95), part(False, 0.2)]) == (0.95, True)
+    assert combined_confidence([part(True, 0.95), part(False, 0.7)]) == (pytest.approx(0.3), False)
+    assert combined_confidence([part(False, 0.1)]) == (None, None)
 
 
 def test_nobody_can_say_how_sure_an_absence_is(index: Index) -> None:

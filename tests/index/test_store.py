@@ -222,7 +222,7 @@ def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
 
     path, model = tmp_path / "index", colour_model()
     for last_step in (
-        "ucofia.index.storage.tables.write_table",
+        "ucofia.index.storage.tables.write_lance",
         "ucofia.index.storage.schema.schema",
     ):
         with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):

@@ -200,7 +200,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
 ) -> None:
     address, model = f"file-object-store://{tmp_path}/remote", colour_model()
     order: list[str] = []
-    write = tables.write_table
+    write = tables.write_lance
 
     def noted(table: Any, where: str, mode: str) -> Any:
         order.append(where.rsplit("/", 1)[1])
@@ -208,7 +208,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
             write(table.slice(0, 3), where, "create")  # somebody else sets a bank meanwhile
         return write(table, where, mode)
 
-    monkeypatch.setattr(tables, "write_table", noted)
+    monkeypatch.setattr(tables, "write_lance", noted)
     made = Index.create(address, model, bank=BANK)
     assert order == ["segments.lance", "bank.lance"]
     assert made.bank_texts() == BANK[:3]

@@ -15,7 +15,7 @@ from tests.fakes import COLOURS, clip
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
 from ucofia.cli import main
-from ucofia.datasets.token_cache import tower_fingerprint
+from ucofia.datasets.token_cache import vision_fingerprint
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.errors import SettingError
 from ucofia.evaluate import benchmark
@@ -143,12 +143,12 @@ def _preset():  # type: ignore[no-untyped-def]
 def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path) -> None:
     towers = joined_towers(str(parts / "clip"), str(parts / "bert"))
     model = Model(towers, CONFIG)
-    before = tower_fingerprint(model)
+    before = vision_fingerprint(model)
     with torch.no_grad():
         for parameter in towers.text.parameters():
             parameter += 1
         towers.sentence_projection.weight += 1
-    assert tower_fingerprint(model) == before
+    assert vision_fingerprint(model) == before
 
 
 def test_models_without_such_towers_are_told(parts: Path, tmp_path: Path) -> None:

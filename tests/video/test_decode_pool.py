@@ -22,7 +22,7 @@ from ucofia.errors import (
 from ucofia.types import PixelSpec
 from ucofia.video.crop import crop, fit
 from ucofia.video.decode import frames_at
-from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
+from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -94,8 +94,8 @@ def actor(tmp_path_factory, clip) -> tuple[str, ...]:
     return (sys.executable, str(script), str(clip))
 
 
-def request(path: Path | str, **sampling) -> Request:
-    return Request(path=path, pixels=PIXELS, sampling=Sampling(**sampling))
+def request(path: Path | str, **sampling) -> DecodeRequest:
+    return DecodeRequest(path=path, pixels=PIXELS, sampling=Sampling(**sampling))
 
 
 def results(names, actor, *, workers: int = 1, limits: Limits = QUICK) -> list:
@@ -242,7 +242,7 @@ def test_limits_reach_the_worker(clip) -> None:
 def test_requests_are_taken_as_results_are_wanted(actor) -> None:
     taken = []
 
-    def endless() -> Iterator[Request]:
+    def endless() -> Iterator[DecodeRequest]:
         for number in range(1000):
             taken.append(number)
             yield request(f"file {number}")
@@ -285,10 +285,10 @@ def test_decoding_imports_no_torch(module) -> None:
 INTERRUPTED = """
     import os, signal, sys, threading, time
     from types import SimpleNamespace
-    from ucofia.video.decode_pool import Request, decode_many
+    from ucofia.video.decode_pool import DecodeRequest, decode_many
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored
     pixels = SimpleNamespace(size=16)
-    requests = [Request(path=name, pixels=pixels) for name in ("a", "hang", "hang")]
+    requests = [DecodeRequest(path=name, pixels=pixels) for name in ("a", "hang", "hang")]
     many = decode_many(requests, workers=2, command=sys.argv[1:], in_flight=3)
     next(many)
     threading.Timer(0.3, os.kill, (os.getpid(), {signal})).start()

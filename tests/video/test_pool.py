@@ -7,9 +7,9 @@ import pytest
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec
 from ucofia.video import decode_pool
-from ucofia.video.decode_pool import Request, decode_many
+from ucofia.video.decode_pool import DecodeRequest, decode_many
 
-REQUEST = Request(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
+REQUEST = DecodeRequest(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
 
 @pytest.mark.parametrize("workers", [0, -1])

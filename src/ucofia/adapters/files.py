@@ -6,17 +6,17 @@ from pathlib import Path
 from ucofia.index import encode_segments
 from ucofia.model import Model
 from ucofia.types import VideoBatch
-from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
+from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Sampling
 
 
-def video_batches(
+def file_batches(
     model: Model, files: Iterable[Path | str], *, batch: int, workers: int = 1
 ) -> Iterator[VideoBatch]:
     """Decode files, some at a time and in their order; one that cannot be read is an error."""
     pixels, frames = encode_segments.pixel_spec(model), model.config.frames
     sampling = Sampling(frames=frames, segment="whole")
-    requests = (Request(path=file, pixels=pixels, sampling=sampling) for file in files)
+    requests = (DecodeRequest(path=file, pixels=pixels, sampling=sampling) for file in files)
     clips: list[Clip] = []
     for result in decode_many(requests, workers=workers):
         if isinstance(result, Failed):

@@ -19,7 +19,7 @@ import torch
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.types import PromptType
 
-from ucofia.adapters.files import video_batches
+from ucofia.adapters.files import file_batches
 from ucofia.errors import EmptyInputError, SettingError
 from ucofia.evaluate.gallery import level_scores, level_weights, stored
 from ucofia.index.storage.collection import Collection, in_memory
@@ -115,7 +115,7 @@ class MtebSearch:
         batch = int(encode_kwargs.get("batch_size", 32))
         with TemporaryDirectory(prefix="ucofia-mteb-") as folder:
             files = _files(data, kind, Path(folder))
-            for some in video_batches(self.model, files, batch=batch, workers=self.workers):
+            for some in file_batches(self.model, files, batch=batch, workers=self.workers):
                 with torch.inference_mode():
                     parts.append(stored(self.model.encode_video(some.to(self.model.device))))
         names = VideoFeatures.__dataclass_fields__

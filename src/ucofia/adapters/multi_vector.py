@@ -22,7 +22,7 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
 from ucofia import checkpoint
-from ucofia.adapters.files import video_batches
+from ucofia.adapters.files import file_batches
 from ucofia.atomic import write_atomic
 from ucofia.config import LevelConfig
 from ucofia.errors import SettingError, UnknownNameError
@@ -76,7 +76,7 @@ class LevelVectors(InputModule):  # type: ignore[misc]  # the library is untyped
     ) -> dict[str, Tensor]:
         """Turn texts, or the paths of files, into what the towers read."""
         if options.get("task") == "document":
-            (batch,) = video_batches(self.model, inputs, batch=len(inputs))
+            (batch,) = file_batches(self.model, inputs, batch=len(inputs))
             return {"pixels": batch.pixels, "attention_mask": batch.mask}
         texts = self.model.tokenize([f"{prompt or ''}{text}" for text in inputs])
         word_mask = texts.word_mask

@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.frame_cache import cache_folder, decode_once
+from ucofia.cli.frame_cache import decode_once, frame_cache_folder
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -151,7 +151,7 @@ def with_frames(
         cached = open_tokens(tokens).of(model.config)
         cached.require(model)
     else:
-        folder = cache_folder(data, cache)
+        folder = frame_cache_folder(data, cache)
         videos = needed_videos(dataset, options)
         decode_once(videos, folder, model, workers=options.workers, progress=progress)
         cached = open_cache(folder)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ucofia.types import Progress
 
 
-def cache_folder(data: Path | None, cache: Path | None) -> Path:
+def frame_cache_folder(data: Path | None, cache: Path | None) -> Path:
     """Return where the frames of a data set are kept."""
     assert data is not None  # only `shapes` does without a folder, and it has frames
     return cache or data / ".ucofia-cache"

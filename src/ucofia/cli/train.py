@@ -11,7 +11,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.frame_cache import cache_folder, decode_once, stored_tokens
+from ucofia.cli.frame_cache import decode_once, frame_cache_folder, stored_tokens
 from ucofia.cli.options import (
     CacheOption,
     CaptionsOption,
@@ -241,7 +241,7 @@ def _train_data(
         return TrainData(dataset, stored)
     if opened.frames is not None:
         return TrainData(dataset, opened.frames, opened.train_groups)
-    folder = cache_folder(data, cache)
+    folder = frame_cache_folder(data, cache)
     videos = [video for split in dataset.splits for video in split.videos]
     if world.is_first:
         decode_once(videos, folder, model, workers=workers, progress=progress)

@@ -38,10 +38,10 @@ from ucofia.model import Model
 from ucofia.similarity.normalise import solve_together
 from ucofia.similarity.stream import (
     blocks_of,
+    join_sweeps,
     log_sum,
     log_sum_rows,
     stepper,
-    together,
 )
 from ucofia.types import Progress, TextFeatures
 
@@ -190,4 +190,4 @@ def _waited(answers: Mapping[Any, Shard], progress: Progress | None) -> list[Any
 def _step(actors: Sequence[Any], level: str, potentials: Array) -> tuple[Array, Array]:
     ray = connect.ray()
     there = ray.put(potentials)
-    return together(ray.get([actor.step.remote(level, there) for actor in actors]))
+    return join_sweeps(ray.get([actor.step.remote(level, there) for actor in actors]))

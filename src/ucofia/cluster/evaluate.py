@@ -20,7 +20,7 @@ from ucofia.errors import TextCutWarning
 from ucofia.evaluate.gallery import Engine, level_scores
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
-from ucofia.similarity.stream import Blocks, Step, blocks_of, stepper, sweep, together
+from ucofia.similarity.stream import Blocks, Step, blocks_of, join_sweeps, stepper, sweep
 from ucofia.types import Progress
 
 TEXTS_PER_TASK = 256
@@ -89,7 +89,7 @@ def cluster_stepper(blocks: Blocks, *, scale: float, memory_bytes: int) -> Step:
 
     def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         potentials = ray.put(column)
-        return together(ray.get([task.remote(part, potentials, scale) for part in there]))
+        return join_sweeps(ray.get([task.remote(part, potentials, scale) for part in there]))
 
     return step
 

@@ -16,7 +16,7 @@ from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import NoFramesError
 from ucofia.types import PixelSpec, Progress
-from ucofia.video.decode_pool import Decoded, Failed, Request, decode_many
+from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -104,7 +104,7 @@ def _looked_into(
     items: Sequence[tuple[str, VideoItem]], workers: int, limits: Limits
 ) -> Iterator[tuple[str, VideoItem, Decoded | Failed]]:
     requests = [
-        Request(path=video.path, pixels=_LOOK, sampling=Sampling(frames=1))
+        DecodeRequest(path=video.path, pixels=_LOOK, sampling=Sampling(frames=1))
         for _, video in items
         if video.path is not None
     ]

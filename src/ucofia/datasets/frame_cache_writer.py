@@ -38,7 +38,7 @@ from ucofia.datasets.frame_cache import (
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import NoFramesError, SettingError
 from ucofia.types import PixelSpec, Progress
-from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
+from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -181,7 +181,7 @@ def decoded(
         if video.path is None:
             raise NoFramesError(video.id, "it has no file that could be decoded")
         sampling = sampling_of(video, settings)
-        requests.append(Request(path=video.path, pixels=crop, sampling=sampling))
+        requests.append(DecodeRequest(path=video.path, pixels=crop, sampling=sampling))
     return zip(videos, decode_many(requests, workers=workers, limits=limits), strict=True)
 
 

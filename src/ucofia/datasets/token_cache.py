@@ -109,11 +109,11 @@ def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> To
     if model.pixels is None:
         raise SettingError("model", "features", "tokens need a tower that looks at pixels")
     return TokenSettings(
-        tower=tower_fingerprint(model), size=model.pixels.size, frames=frames, rule=rule
+        tower=vision_fingerprint(model), size=model.pixels.size, frames=frames, rule=rule
     )
 
 
-def tower_fingerprint(model: Model) -> str:
+def vision_fingerprint(model: Model) -> str:
     """Identify the tower that gives tokens; text towers and projections above it do not count."""
     digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
     state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]

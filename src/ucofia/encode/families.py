@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ucofia.encode.backbone import Backbone
-from ucofia.encode.fast_tokenizer import FILE
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
 from ucofia.errors import CheckpointError, SettingError, UnknownNameError
 
 ENTRY_POINTS = "ucofia.backbones"
@@ -93,9 +93,11 @@ def family_class(family: str) -> Any:
 
 def _tokenizer_of(folder: Path) -> str:
     try:
-        return (folder / FILE).read_text(encoding="utf-8")
+        return (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(folder / FILE, "the tokenizer is missing or damaged") from error
+        raise CheckpointError(
+            folder / TOKENIZER_FILE, "the tokenizer is missing or damaged"
+        ) from error
 
 
 @cache

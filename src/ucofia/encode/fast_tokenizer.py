@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 from ucofia.errors import CheckpointError, SettingError
 from ucofia.types import TextBatch
 
-FILE = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 Token = TypeVar("Token", int, str)
 
 
@@ -47,10 +47,10 @@ class FastTokenizer:
     ) -> "FastTokenizer":
         """Read back what `json` and `describe` said."""
         try:
-            json = (folder / FILE).read_text(encoding="utf-8")
+            json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
             return cls(json, padding=Padding(**padding), positions=positions)
         except Exception as error:  # the library raises plain exceptions on a damaged file
-            raise CheckpointError(folder / FILE, f"no tokenizer ({error})") from error
+            raise CheckpointError(folder / TOKENIZER_FILE, f"no tokenizer ({error})") from error
 
     def describe(self) -> dict[str, Any]:
         """Return the padding as JSON values."""

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFas
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.logging import disable_progress_bar
 
-from ucofia.encode.fast_tokenizer import FILE, FastTokenizer, Padding
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, Padding
 from ucofia.errors import CheckpointError, CheckpointMismatchError, HubError
 from ucofia.types import TextBatch
 
@@ -136,7 +136,7 @@ class HubTowers:
 
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
-        return {FILE: self.tokenizer.json}
+        return {TOKENIZER_FILE: self.tokenizer.json}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
-from ucofia.encode.sentence_encoder import TOKENIZER, SentenceTower
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
+from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -81,7 +82,7 @@ class JoinedBackbone(nn.Module):
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
         card = {"README.md": self.card} if self.card else {}
-        return {TOKENIZER: self.text.tokenizer_json, **card}
+        return {TOKENIZER_FILE: self.text.tokenizer_json, **card}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

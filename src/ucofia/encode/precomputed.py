@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ucofia.encode.fast_tokenizer import FILE as TOKENIZER
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
@@ -61,7 +61,7 @@ class FeaturesBackbone(nn.Module):
 
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
-        return {TOKENIZER: self.text.tokenizer_json}
+        return {TOKENIZER_FILE: self.text.tokenizer_json}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

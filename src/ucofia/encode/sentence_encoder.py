@@ -17,11 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
-from ucofia.encode.fast_tokenizer import FILE, FastTokenizer
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
-
-TOKENIZER = FILE
 
 
 class SentenceTower(nn.Module):
@@ -39,13 +37,13 @@ class SentenceTower(nn.Module):
     def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
         """Load a transformers folder that holds an encoder and its tokenizer."""
         folder = Path(folder).expanduser()
-        if not (folder / TOKENIZER).is_file():
-            raise HubError(str(folder), f"there is no {TOKENIZER} in it")
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise HubError(str(folder), f"there is no {TOKENIZER_FILE} in it")
         try:
             encoder = _pretrained_encoder(folder)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise HubError(str(folder), str(error).strip().splitlines()[0]) from error
-        tower = cls(encoder.config, (folder / TOKENIZER).read_text(encoding="utf-8"))
+        tower = cls(encoder.config, (folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
         tower.encoder = encoder
         return tower
 

@@ -16,7 +16,7 @@ from ucofia import scratch_array
 from ucofia.errors import MatrixError
 
 ONLY_LEVEL = "total"
-BLOCK_ENTRIES = 2**22  # averaged at a time
+AVERAGED_ENTRIES = 2**22  # averaged at a time
 # Scores hardly compress: who claims more than this is no matrix but a trap.
 LARGE_BYTES, LARGEST_RATIO = 2**28, 100
 ADVICE = "Save a two-dimensional array of numbers: numpy.save(path, scores)"
@@ -89,7 +89,7 @@ def mean_level(
     shares = [(weights or {}).get(name, 1.0) for name in levels]
     rows, columns = matrices[0].shape
     mean = scratch_array.empty((rows, columns), np.float64)
-    step = max(1, BLOCK_ENTRIES // max(1, columns))
+    step = max(1, AVERAGED_ENTRIES // max(1, columns))
     for start in range(0, rows, step):
         part = slice(start, start + step)
         parts = [np.asarray(matrix[part], np.float64) for matrix in matrices]

@@ -11,12 +11,12 @@ from ucofia.errors import UnreadableVideoError
 from ucofia.index.storage.location import place_of
 from ucofia.video.limits import require_file
 
-SUFFIXES = frozenset(
+VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .amv .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .hevc .ivf .m2ts .m2v .m4v "
     ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
     ".webm .wmv .y4m".split()
 )
-PICTURES = frozenset(".jpeg .jpg .png .webp".split())  # still, and shown by every browser
+PICTURE_SUFFIXES = frozenset(".jpeg .jpg .png .webp".split())  # still, and shown by every browser
 # Where systems put disks: right below these, and for each user right below these.
 _MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
 _USERS_MOUNTS = frozenset({"/media", "/run/media"})
@@ -72,7 +72,7 @@ def content_hash(path: str) -> str:
 
 def is_wanted(path: str) -> bool:
     """Tell by its suffix whether a file in a folder is a video or a picture."""
-    return os.path.splitext(path)[1].lower() in SUFFIXES | PICTURES
+    return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES | PICTURE_SUFFIXES
 
 
 def is_gone_for_good(path: str) -> bool:

@@ -28,7 +28,7 @@ from ucofia.model import Model
 from ucofia.stopwatch import Stopwatch
 from ucofia.timecode import format_timecode
 from ucofia.types import Progress
-from ucofia.video.decode_pool import Clip, Decoded, Failed, Request, decode_many
+from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -177,7 +177,7 @@ class _Run:
         self._within = ""  # how far the long video is that is being encoded
         self._say()
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[DecodeRequest]:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
         while True:
             self._hash_ahead()
@@ -295,13 +295,13 @@ class _Run:
             self._failures = {}
         self._committed_at = time.monotonic()
 
-    def _request(self, path: str) -> Request:
+    def _request(self, path: str) -> DecodeRequest:
         sampling = Sampling(
             frames=self.model.config.frames,
             segment=self.store.settings.segment,
             most_segments=PART_SEGMENTS,
         )
-        return Request(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
+        return DecodeRequest(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
 
     def _is_unchanged(self, file: FoundFile) -> bool:
         known = self.known.get(file.path)

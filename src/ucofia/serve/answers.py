@@ -13,7 +13,7 @@ from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
 from ucofia.serve.catalogue import Catalogue, is_there, video_id
 from ucofia.serve.distinct_hits import DistinctHit
-from ucofia.serve.engine import Found, Timeline
+from ucofia.serve.engine import Found, TextTimeline
 from ucofia.serve.media import media_type
 
 # No file is older, and dates far away have no local time everywhere.
@@ -43,7 +43,7 @@ def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.Describe
     return schema.DescribeAnswer(texts=hits, seconds=round(seconds, 4))
 
 
-def timeline_answer(line: Timeline, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
+def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
     """Write where in a video a text matches."""
     return schema.TimelineAnswer(
         video=video_id(parts[0]),

@@ -252,7 +252,7 @@ class Api:
             async with uploads.received(request) as path:
                 frames = model.config.frames
                 args = (path, kind, pixels, frames, limits)
-                return await self.executors.decode.run(uploads.decoded, *args)
+                return await self.executors.decode.run(uploads.decode_upload, *args)
         finally:
             self._uploads -= 1
 

@@ -54,7 +54,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TextTimeline:
     """How well a text fits a video over its time, and what is little and much of that here."""
 
     points: Sequence[tuple[float, float]]  # second, similarity
@@ -171,7 +171,7 @@ class Engine:
             self._examples = self._best_texts()
         return self._examples[:most]
 
-    def timeline(self, text: str, video: str) -> Timeline:
+    def timeline(self, text: str, video: str) -> TextTimeline:
         """Follow a text through a video."""
         parts = self.view.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
         text = TextQuery.plain(text)
@@ -183,7 +183,7 @@ class Engine:
         others = np.arange(0, len(collection), step)
         sims = self._similarities(text, np.concatenate([rows, others]))
         if sims is None:
-            return Timeline([], hits, 0.0, 1.0)
+            return TextTimeline([], hits, 0.0, 1.0)
         points = [
             (second, float(sims[at, frame]))
             for at, part in enumerate(parts)
@@ -191,7 +191,7 @@ class Engine:
         ]
         everywhere = sims[collection.frame_mask[np.concatenate([rows, others])]]
         low, high = float(np.median(everywhere)), float(everywhere.max())
-        return Timeline(sorted(points), hits, low, high)
+        return TextTimeline(sorted(points), hits, low, high)
 
     def _search(
         self,

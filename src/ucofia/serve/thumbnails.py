@@ -24,7 +24,7 @@ from ucofia.errors import BusyError, UCoFiAError
 from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.serve.files import Files
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Failed, Request, decode_many
+from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
@@ -39,7 +39,7 @@ NEARER_IS_BETTER = 0.15  # of its sharpness a frame loses at the edge of what is
 WAITING = 200
 RETRY_SECONDS = 2
 IDLE_SECONDS = 20.0  # after which the processes end
-MEMORY_BYTES = 48 << 20
+KEPT_BYTES = 48 << 20
 LIMITS = Limits(memory_bytes=2 << 30, stall_seconds=8.0, seconds=20.0)
 
 
@@ -124,7 +124,7 @@ class Thumbnails:
     def _remember(self, key: str, picture: bytes) -> None:
         self._memory[key] = picture
         self._memory_bytes += len(picture)
-        while self._memory_bytes > MEMORY_BYTES:
+        while self._memory_bytes > KEPT_BYTES:
             _, oldest = self._memory.popitem(last=False)
             self._memory_bytes -= len(oldest)
 
@@ -132,7 +132,7 @@ class Thumbnails:
         """Have one process decode what is asked for, until nothing is for a while."""
         current: list[_Task] = []
 
-        def requests() -> Iterator[Request]:
+        def requests() -> Iterator[DecodeRequest]:
             while True:
                 task = self._next_task()
                 if task is None:
@@ -212,7 +212,7 @@ class _Disk:
         return left
 
 
-def _request(task: _Task) -> Request:
+def _request(task: _Task) -> DecodeRequest:
     info, last = task.info, max(task.info.start_second, task.info.end_second - 0.05)
     if task.size == "large":  # this very moment: marks are drawn over it
         around: Iterator[float] = iter((task.second,))
@@ -221,7 +221,9 @@ def _request(task: _Task) -> Request:
         around = (min(max(second, info.start_second), last) for second in near)
     seconds = tuple(sorted(set(around)))
     spec = PixelSpec(SHORT_SIDE[task.size], (0.0,) * 3, (1.0,) * 3)
-    return Request(path=info.path, pixels=spec, sampling=Sampling(seconds=seconds), whole=True)
+    return DecodeRequest(
+        path=info.path, pixels=spec, sampling=Sampling(seconds=seconds), whole=True
+    )
 
 
 def _sharpest(crops: Array, seconds: tuple[float, ...], wanted: float) -> Array:

@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Clip, Failed, decode_many
-from ucofia.video.decode_pool import Request as Decoding
+from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
 from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -54,11 +53,13 @@ async def received(request: Request) -> AsyncIterator[Path]:
         yield path
 
 
-def decoded(path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits) -> list[Clip]:
+def decode_upload(
+    path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits
+) -> list[Clip]:
     """Decode an upload in a process that may die."""
     command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
     sampling = Sampling(frames=frames, segment="whole")
-    asked = Decoding(path=path, pixels=pixels, sampling=sampling)
+    asked = DecodeRequest(path=path, pixels=pixels, sampling=sampling)
     result = next(decode_many([asked], limits=limits, command=command))
     if isinstance(result, Failed):
         raise result.error

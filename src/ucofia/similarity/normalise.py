@@ -97,7 +97,7 @@ def solve_together(
 
     Args:
         step: Sweeps over the candidates of all places: the queries' potentials in, the candidates'
-            biases and the queries' next potentials out (`stream.together`), both divided by the
+            biases and the queries' next potentials out (`stream.join_sweeps`), both divided by the
             temperature.
         begin: Minus the logarithm of what each query holds of all candidates before anything is
             balanced.

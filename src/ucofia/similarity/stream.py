@@ -202,7 +202,7 @@ class _Kernel:
         return row, self.column + column_moved + constant
 
 
-def together(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def join_sweeps(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Join the sweeps over some rows each to one over all of them.
 
     Each part's potentials of the columns are as if there were no other rows; what the columns hold

@@ -45,7 +45,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class DecodeRequest:
     """One file, which of its frames, and the crop that a backbone wants."""
 
     path: Path | str
@@ -68,7 +68,7 @@ class Clip:
 class Decoded:
     """A file, or a part of one, that gave frames: one clip per segment."""
 
-    request: Request
+    request: DecodeRequest
     info: VideoInfo
     clips: tuple[Clip, ...]
     warnings: tuple[str, ...]
@@ -79,12 +79,12 @@ class Decoded:
 class Failed:
     """A file that gave none, and why."""
 
-    request: Request
+    request: DecodeRequest
     error: VideoError
 
 
 def decode_many(
-    requests: Iterable[Request],
+    requests: Iterable[DecodeRequest],
     *,
     workers: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
@@ -118,13 +118,13 @@ def decode_many(
 class _Parts:
     """The results of one request: one is handed over while the next is being decoded."""
 
-    def __init__(self, pool: "_Pool", request: Request) -> None:
+    def __init__(self, pool: "_Pool", request: DecodeRequest) -> None:
         self._pool, self._request = pool, request
         self._queue: Queue[Decoded | Failed | BaseException] = Queue(maxsize=1)
 
     def decode(self) -> None:
         """Decode part after part; runs on one of the pool's threads."""
-        request: Request | None = self._request
+        request: DecodeRequest | None = self._request
         try:
             while request is not None:
                 result = self._pool.run(request)
@@ -154,7 +154,7 @@ class _Parts:
                 continue
 
 
-def _next_part(request: Request, result: Decoded | Failed) -> Request | None:
+def _next_part(request: DecodeRequest, result: Decoded | Failed) -> DecodeRequest | None:
     sampling = request.sampling
     if isinstance(result, Failed) or sampling.most_segments is None:
         return None
@@ -200,7 +200,7 @@ class _Pool:
             for worker in self._workers:
                 worker.kill()
 
-    def run(self, request: Request) -> Decoded | Failed:
+    def run(self, request: DecodeRequest) -> Decoded | Failed:
         """Have a file decoded by this thread's worker; one that exited is replaced first."""
         worker: WorkerProcess | None = getattr(self._own, "worker", None)
         if worker is None or worker.is_dead:
@@ -233,7 +233,9 @@ class _Pool:
                     worker.kill_if_timed_out()
 
 
-def _request_clips(request: Request, worker: WorkerProcess, limits: Limits) -> Decoded | Failed:
+def _request_clips(
+    request: DecodeRequest, worker: WorkerProcess, limits: Limits
+) -> Decoded | Failed:
     header = worker.request(
         {
             "path": os.path.abspath(os.fsdecode(request.path)),
@@ -252,7 +254,7 @@ def _request_clips(request: Request, worker: WorkerProcess, limits: Limits) -> D
 
 
 def _read_clips(
-    request: Request, header: Mapping[str, Any], worker: WorkerProcess, limits: Limits
+    request: DecodeRequest, header: Mapping[str, Any], worker: WorkerProcess, limits: Limits
 ) -> Decoded:
     seconds = tuple(float(second) for second in header["seconds"])
     counts = [int(count) for _, _, count in header["segments"]]
@@ -275,7 +277,7 @@ def _read_clips(
     return Decoded(request, info, clips, warnings)
 
 
-def _worker_error(request: Request, worker: WorkerProcess, limits: Limits) -> VideoError:
+def _worker_error(request: DecodeRequest, worker: WorkerProcess, limits: Limits) -> VideoError:
     exceeded_limit = worker.stop_timer()
     if exceeded_limit == "seconds":
         reason = f"decoding it took more than {limits.seconds:g} s (Limits.seconds)"

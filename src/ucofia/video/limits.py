@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
 
-PICTURES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())  # suffixes
+PICTURE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())  # suffixes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +61,4 @@ def _reason(error: OSError) -> str:
 
 def is_picture(path: Path | str) -> bool:
     """Tell by its suffix whether a file is a still picture."""
-    return os.path.splitext(path)[1].lower() in PICTURES
+    return os.path.splitext(path)[1].lower() in PICTURE_SUFFIXES

@@ -15,7 +15,7 @@ from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import LIGHT, Array
 from ucofia.index.storage.store import Store
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Failed, Request, decode_many
+from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 from ucofia.video.write_video import write_mp4
@@ -93,7 +93,7 @@ def cut(hit: Hit, folder: Path, *, seconds: float = CLIP_SECONDS) -> Path:
 def _frames(path: str, moments: Sequence[float]) -> Iterator[Array]:
     """Yield the frames at some moments, as far as the video goes, a few seconds at a time."""
     requests = [
-        Request(
+        DecodeRequest(
             path=path,
             pixels=_CLIP_PIXELS,
             sampling=Sampling(seconds=tuple(moments[start : start + _FRAMES_AT_ONCE])),

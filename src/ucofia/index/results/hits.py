@@ -329,7 +329,7 @@ def _judged(
                 explainer=partial(explain, text, part.query, row),
             )
         )
-    confidence, is_match = together(parts)
+    confidence, is_match = combined_confidence(parts)
     return replace(
         hit,
         confidence=confidence,
@@ -340,7 +340,7 @@ def _judged(
     )
 
 
-def together(parts: Sequence[HitPart]) -> tuple[float | None, bool | None]:
+def combined_confidence(parts: Sequence[HitPart]) -> tuple[float | None, bool | None]:
     """The lowest confidence of the wanted texts, and whether all of these and no other match.
 
     A text that is not wanted can speak against a hit, when it matches, but never for one: how

@@ -15,7 +15,7 @@ from ucofia.index.storage.schema import Array, SegmentInfo
 ALIKE = 0.92  # cosine of the vectors of two segments
 ALIKE_CENTRED = 0.8  # the same after the mean is subtracted
 ALIKE_IN_TIME = 0.85  # mean cosine of frames at the same relative time
-SAMPLED = 512  # segments, for the mean
+MEAN_SEGMENTS = 512  # segments, for the mean
 LENGTH_OFF = 0.1  # share by which the lengths of their videos may differ
 LENGTH_OFF_SECONDS = 0.5
 
@@ -26,7 +26,7 @@ class NearDuplicates:
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
         self._vectors: dict[str, tuple[Array, Array]] = {}
-        rows = np.arange(0, len(collection), max(1, -(-len(collection) // SAMPLED)))
+        rows = np.arange(0, len(collection), max(1, -(-len(collection) // MEAN_SEGMENTS)))
         vectors = collection.video.take(rows)[:, 0].astype(np.float32) if len(rows) else None
         self._mean = None if vectors is None else _unit(vectors).mean(0)
 

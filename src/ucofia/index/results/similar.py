@@ -24,7 +24,7 @@ from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
-from ucofia.video.decode_pool import Clip, Failed, Request, decode_many
+from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Sampling, Segment
 
 SEGMENTS_COMPARED_AT_ONCE = 512
@@ -138,7 +138,9 @@ def likeness(video: VideoFeatures, collection: Collection) -> Likeness:
 
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
-    request = Request(path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling)
+    request = DecodeRequest(
+        path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling
+    )
     result = next(decode_many([request]))
     if isinstance(result, Failed):
         raise result.error

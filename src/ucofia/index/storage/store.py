@@ -60,7 +60,7 @@ from ucofia.index.storage.tables import (
     some_at_a_time,
     table_path,
     with_checksums,
-    write_table,
+    write_lance,
 )
 
 T = TypeVar("T")
@@ -367,13 +367,13 @@ class Store:
 
         def commit() -> None:
             if name not in self._names():
-                write_table(new, where, "create")  # a conflict, if another writer was quicker
+                write_lance(new, where, "create")  # a conflict, if another writer was quicker
             elif not merge:
-                write_table(new, where, "overwrite")
+                write_lance(new, where, "overwrite")
             else:
                 old = lance.dataset(where)
                 if arrow.CHECKSUM not in old.schema.names:
-                    old = write_table(arrow.summed(old.to_table()), where, "overwrite")
+                    old = write_lance(arrow.summed(old.to_table()), where, "overwrite")
                 builder = old.merge_insert(KEYS[name])
                 builder.when_matched_update_all().when_not_matched_insert_all().execute(new)
 

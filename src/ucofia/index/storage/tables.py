@@ -28,10 +28,10 @@ def exists(path: Path | str) -> bool:
 def create_local(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
     """Make the tables of an index in a folder that is marked as unfinished meanwhile."""
     for name, table in others.items():
-        write_table(
+        write_lance(
             arrow.summed(arrow.keyed(table, KEYS.get(name))), table_path(where, name), "create"
         )
-    return write_table(segments, table_path(where), "create")
+    return write_lance(segments, table_path(where), "create")
 
 
 def create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
@@ -43,7 +43,7 @@ def create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> A
     """
     stale = {name for name in others if has_table(where, name)}
     try:
-        made = write_table(segments, table_path(where), "create")
+        made = write_lance(segments, table_path(where), "create")
     except (OSError, ValueError) as error:
         if has_table(where, SEGMENTS):
             raise IndexExistsError(where) from error
@@ -51,7 +51,7 @@ def create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> A
     for name, table in others.items():
         summed = arrow.summed(arrow.keyed(table, KEYS.get(name)))
         try:
-            write_table(
+            write_lance(
                 summed, table_path(where, name), "overwrite" if name in stale else "create"
             )
         except (OSError, ValueError):
@@ -108,7 +108,7 @@ def has_table(path: str, name: str) -> bool:
     return True
 
 
-def write_table(table: Table, where: str, mode: str) -> Any:
+def write_lance(table: Table, where: str, mode: str) -> Any:
     """Write a table; `mode` is "create" or "overwrite"."""
     return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
 
