@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
@@ -18,6 +18,8 @@ from transformers.utils.logging import disable_progress_bar
 from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, Padding
 from ucofia.errors import CheckpointError, CheckpointMismatchError, HubError
 from ucofia.types import TextBatch
+
+Towers = TypeVar("Towers", bound="HubTowers")
 
 _PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -106,14 +108,14 @@ class HubTowers:
         def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None: ...
 
     @classmethod
-    def from_pretrained(cls, name: str) -> Self:
+    def from_pretrained(cls: type[Towers], name: str) -> Towers:
         """Load a transformers folder or hub name."""
         towers = read_towers(cls.model_class, name)
         positions = towers.config.text_config.max_position_embeddings
         return cls(towers.config, read_tokenizer(name, positions=positions), towers)
 
     @classmethod
-    def from_description(cls, values: Mapping[str, Any], folder: Path) -> Self:
+    def from_description(cls: type[Towers], values: Mapping[str, Any], folder: Path) -> Towers:
         """Build the towers from plain values, with fresh weights."""
         config = cls.config_class(**values["config"])
         positions = config.text_config.max_position_embeddings
