@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ucofia.convert import Heads, from_state
 from ucofia.model import Model
+from ucofia.train import step
 from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
 from ucofia.train.randomness import key
@@ -78,6 +79,25 @@ def test_every_chunking_gives_the_gradients_of_plain_backward(
     loss = step_gradients(Encoder(model, 3, 7), pairs, world=World(), chunk=chunk)
     torch.testing.assert_close(loss, expected_loss)
     assert_same(gradients(model), expected)
+
+
+def test_texts_of_like_length_pass_the_tower_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    pairs = some_pairs(model, rows=7)
+    loss, expected = plain_gradients(model, pairs)
+    monkeypatch.setattr(step, "TEXTS_AT_ONCE", 2)
+    widths: list[int] = []
+    encode = model.backbone.encode_words
+    monkeypatch.setattr(
+        model.backbone,
+        "encode_words",
+        lambda batch: widths.append(batch.ids.shape[1]) or encode(batch),
+    )
+    model.zero_grad()
+    found = step_gradients(Encoder(model, 3, 7), pairs, world=World())
+    torch.testing.assert_close(found, loss)
+    assert_same(gradients(model), expected)
+    assert len(widths) == 4 and widths == sorted(widths) and widths[0] < widths[-1]
 
 
 def test_noise_is_what_both_passes_share() -> None:

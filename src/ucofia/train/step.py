@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ucofia.config import Loss
 from ucofia.model import Model
@@ -32,6 +33,7 @@ from ucofia.train.randomness import key, seeded
 from ucofia.types import TextBatch, TextFeatures, VideoBatch, VideoFeatures
 
 Precision = Literal["float32", "bfloat16", "float16"]
+TEXTS_AT_ONCE = 32  # of like length, through the text tower
 Features = TypeVar("Features", TextFeatures, VideoFeatures)
 
 
@@ -56,7 +58,7 @@ class Encoder:
     def texts(self, batch: TextBatch, samples: Sequence[int]) -> TextFeatures:
         """Encode a chunk of texts."""
         with self._dropout(samples), self._autocast():
-            return self.model.encode_text(batch)
+            return _encoded_by_length(self.model, batch)
 
     def videos(self, batch: VideoBatch, samples: Sequence[int]) -> VideoFeatures:
         """Encode a chunk of videos."""
@@ -72,6 +74,22 @@ class Encoder:
             return nullcontext()
         dtype = getattr(torch, self.precision)
         return torch.autocast(self.model.device.type, dtype=dtype)
+
+
+def _encoded_by_length(model: Model, batch: TextBatch) -> TextFeatures:
+    """Encode texts with others of like length: padding costs a tower as much as words do."""
+    if not model.config.masked or len(batch) <= TEXTS_AT_ONCE:
+        return model.encode_text(batch)
+    order = batch.mask.sum(1).argsort(stable=True)
+    parts = [model.encode_text(batch[rows].trimmed()) for rows in order.split(TEXTS_AT_ONCE)]
+    width, back = batch.mask.shape[1], order.argsort()
+    words = [pad(part.words, (0, 0, 0, width - part.words.shape[1])) for part in parts]
+    masks = [pad(part.word_mask, (0, width - part.word_mask.shape[1])) for part in parts]
+    return TextFeatures(
+        sentence=torch.cat([part.sentence for part in parts])[back],
+        words=torch.cat(words)[back],
+        word_mask=torch.cat(masks)[back],
+    )
 
 
 def step_gradients(
