@@ -81,7 +81,9 @@ def _encoded_by_length(model: Model, batch: TextBatch) -> TextFeatures:
     if not model.config.masked or len(batch) <= TEXTS_AT_ONCE:
         return model.encode_text(batch)
     order = batch.mask.sum(1).argsort(stable=True)
-    parts = [model.encode_text(batch[rows].trimmed()) for rows in order.split(TEXTS_AT_ONCE)]
+    parts = [
+        model.encode_text(batch[rows].trimmed()) for rows in torch.split(order, TEXTS_AT_ONCE)
+    ]
     width, back = batch.mask.shape[1], order.argsort()
     words = [pad(part.words, (0, 0, 0, width - part.words.shape[1])) for part in parts]
     masks = [pad(part.word_mask, (0, width - part.word_mask.shape[1])) for part in parts]
