@@ -37,12 +37,19 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ray_local() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-    ray.init(
-        address="local",  # not one that somebody else runs here
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 << 20,
-    )
+    for left in reversed(range(3)):  # Ray gives a busy machine half a minute
+        try:
+            ray.init(
+                address="local",  # not one that somebody else runs here
+                num_cpus=2,
+                include_dashboard=False,
+                log_to_driver=False,
+                object_store_memory=100 << 20,
+            )
+            break
+        except Exception:
+            if not left:
+                raise
+            ray.shutdown()
     yield
     ray.shutdown()

@@ -38,6 +38,7 @@ def test_two_indexes_behind_one_server(
     tmp_path: Path, videos: Path, ray_local: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ucofia.cli.serve import _spread
+    from ucofia.serve.settings import ServeSettings
 
     monkeypatch.setattr("ucofia.serve.api.cache_folder", lambda: tmp_path / "cache")
     clip(tmp_path / "more" / "red.mp4", ["red", "white"])
@@ -47,8 +48,8 @@ def test_two_indexes_behind_one_server(
     }
     plain["one"].add(videos)
     plain["two"].add(tmp_path / "more")
-    with _spread(plain, "local") as spread:
+    with _spread(plain, ServeSettings(cluster="local")) as spread:
         assert [type(index).__name__ for index in spread.values()] == ["ShardedIndex"] * 2
         assert answers(spread) == answers(plain)
-    with _spread(plain, None) as same:
+    with _spread(plain, ServeSettings()) as same:
         assert same is plain

@@ -124,7 +124,7 @@ def test_recall_is_the_share_of_the_exact_list(
     few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))
     few.frames.add_(few.frames.new_tensor(rng.normal(0, 0.3, few.frames.shape)))
     collection = in_memory(few)
-    found = search.measure_recall(asked, collection, None)
+    found = search.measure_recall(asked, search.Searcher(collection))
     wanted = [set(found.rows.tolist()) for found in search.brute_force(asked, collection, top=10)]
     listed = [set(found.rows.tolist()) for found in search.fast(asked, collection, top=10)]
     shares = [len(a & b) / 10 for a, b in zip(wanted, listed, strict=True)]

@@ -131,7 +131,7 @@ def serve(
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         print_message(f"{len(one)} segments in {one.path}")
-    with _spread(opened, settings.cluster) as asked:
+    with _spread(opened, settings) as asked:
         indexes = next(iter(asked.values())) if len(asked) == 1 else asked
         _announce(settings, listening.getsockname()[1], open_page=open_page)
         _run(create_app(indexes, settings=settings), settings, listening)
@@ -184,8 +184,9 @@ def _opened(settings: "ServeSettings") -> "dict[str, Index]":
 
 
 @contextmanager
-def _spread(opened: "dict[str, Index]", cluster: str | None) -> "Iterator[dict[str, Index]]":
+def _spread(opened: "dict[str, Index]", settings: "ServeSettings") -> "Iterator[dict[str, Index]]":
     """Let a cluster do the searching, if one is named."""
+    cluster = settings.cluster
     if cluster is None:
         yield opened
         return
@@ -193,8 +194,11 @@ def _spread(opened: "dict[str, Index]", cluster: str | None) -> "Iterator[dict[s
 
     print_message("spreading the segments over the cluster")
     with ExitStack() as stack:
-        enter, share = stack.enter_context, len(opened)
-        yield {name: enter(sharded(one, cluster, share=share)) for name, one in opened.items()}
+        enter, share, room = stack.enter_context, len(opened), settings.cache_gb
+        yield {
+            name: enter(sharded(one, cluster, share=share, cache_gb=room))
+            for name, one in opened.items()
+        }
 
 
 def _name(path: str, taken: Sequence[str] | dict[str, "Index"]) -> str:

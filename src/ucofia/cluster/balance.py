@@ -9,8 +9,6 @@ later are balanced against the solved bank, some by each actor.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -69,21 +67,19 @@ class BankPart:
     def score(self, shard: Shard) -> int:
         """Score the segments; returns how many they are."""
         names, texts = list(self._model.levels()), sum(len(some) for some in self._texts)
-        with TemporaryDirectory(prefix="ucofia-bank-") as folder:
-            collection = open_collection(shard, Path(folder))
-            rows = np.arange(len(collection))
-            room = scratch_array.empty((len(names), len(rows), texts), np.float32)
-            self._scores = dict(zip(names, room, strict=True))
-            for some, scores in scored(self._model, self._texts, collection, rows, None):
-                for name, matrix in self._scores.items():
-                    matrix[some] = scores[name].T
+        collection = open_collection(shard)
+        rows = np.arange(len(collection))
+        room = scratch_array.empty((len(names), len(rows), texts), np.float32)
+        self._scores = dict(zip(names, room, strict=True))
+        for some, scores in scored(self._model, self._texts, collection, rows, None):
+            for name, matrix in self._scores.items():
+                matrix[some] = scores[name].T
         return len(rows)
 
     def extend(self, shard: Shard, potentials: Mapping[str, Array]) -> Solved:
         """Balance segments against the texts of a solved bank."""
-        with TemporaryDirectory(prefix="ucofia-bank-") as folder:
-            collection = open_collection(shard, Path(folder))
-            return extend(self._model, self._texts, self._kinds, collection, potentials, None)
+        collection = open_collection(shard)
+        return extend(self._model, self._texts, self._kinds, collection, potentials, None)
 
     def begin(self, level: str) -> Array:
         """The logarithm of what each text holds of the segments before anything is balanced."""

@@ -5,13 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from ucofia.cluster import connect
-from ucofia.cluster.shards import Actors, Shards
+from ucofia.cluster.shards import Actors, Shards, not_finite
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
+from ucofia.index.search.preview import SavedPreview
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
-from ucofia.index.snapshot import Snapshot, preview_texts
+from ucofia.index.snapshot import Snapshot, preview_texts, without
 from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.remote_vectors import CACHE_GB
 from ucofia.index.storage.schema import Array
 from ucofia.types import VideoFeatures
 
@@ -23,8 +25,7 @@ class ShardedSearcher(Searcher):
     shards: Shards | None = None
     own_biases: object = None  # those that the shards hold
 
-    def rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
-        """Find the best segments for each query."""
+    def _rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
         assert self.shards is not None
         biases = self.collection.biases
         return self.shards.rank(
@@ -48,6 +49,7 @@ class ShardedSnapshot(Snapshot):
             self.preview,
             among=filters.rows(self.collection),
             is_exact=exact,
+            nearest=self._nearest,
             shards=self.shards,
             own_biases=self.collection.biases,
         )
@@ -62,6 +64,13 @@ class ShardedIndex(Index):
     _actors: Actors
     _sharded: ShardedSnapshot | None = None
 
+    def _usable(self, collection: Collection, saved: SavedPreview | None) -> Collection:
+        """Leave out rows that are not finite; those of an object store the actors look at."""
+        if not self._store.is_remote:
+            return super()._usable(collection, saved)
+        bad = not_finite(self._actors, self._store, collection)
+        return without(collection, bad, self.path)
+
     def newest(self) -> Snapshot:
         """The newest version; when it is another one, it is spread too, beside the one before."""
         found = super().newest()
@@ -74,17 +83,24 @@ class ShardedIndex(Index):
 
 @contextmanager
 def sharded(
-    index: Index, address: str, *, actors: int | None = None, share: int = 1
+    index: Index,
+    address: str,
+    *,
+    actors: int | None = None,
+    share: int = 1,
+    cache_gb: float = CACHE_GB,
 ) -> Iterator[ShardedIndex]:
     """Spread an index over a cluster for as long as it is asked.
 
     By default there is an actor for every processor; where several indexes are spread, `share`
-    says how many, so that all of them find room.
+    says how many, so that all of them find room. Of an object store every actor keeps vectors on
+    its machine, up to `cache_gb`; this process keeps none.
     """
     with connect.connected(address):
         opened = ShardedIndex.open(index.path, index.model)
         assert isinstance(opened, ShardedIndex)
-        opened._actors = Actors(actors, share=share)
+        opened._store.keep_no_vectors()
+        opened._actors = Actors(actors, share=share, cache_gb=cache_gb)
         try:
             yield opened
         finally:

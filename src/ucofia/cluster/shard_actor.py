@@ -5,7 +5,6 @@ is taken over by asking somebody else, and questions about the version before ar
 """
 
 import hashlib
-import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -28,7 +27,9 @@ from ucofia.index.search.search import Rerank
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import FragmentStore
-from ucofia.index.storage.schema import Array, values_of
+from ucofia.index.storage.location import is_remote
+from ucofia.index.storage.remote_vectors import CACHE_GB, VectorCache
+from ucofia.index.storage.schema import Array, SegmentInfo, values_of
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
@@ -51,15 +52,16 @@ class Shard:
     start: int  # of its rows in the whole collection
     stop: int
     kept: Array | None  # which of its rows the collection has; None for all
-    digest: str  # of the ids of its segments, in order
+    digest: str  # of the ids and checksums of its segments, in order
     biases: Mapping[str, Array]
     is_previewed: bool = False  # whether the index has a preview of the whole collection
     texts: Mapping[VideoUnit, Array] | None = None  # to make a preview where there is none
 
     @property
-    def name(self) -> tuple[int, str]:
-        """Name what is opened for it."""
-        return self.version, digest([self.digest, *map(str, self.fragments)])
+    def key(self) -> str:
+        """Name what is opened for it: of an object store the same for many versions."""
+        version = "" if is_remote(self.index) else str(self.version)
+        return digest([self.digest, version, *map(str, self.fragments)])
 
 
 @dataclass(frozen=True)
@@ -81,22 +83,36 @@ class Opened:
 
     collection: Collection
     preview: Preview | None
-    folder: Path
 
 
 class ShardActor:
     """An actor: owns shards and answers for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache_gb: float = CACHE_GB) -> None:
         torch.set_num_threads(1)
-        self._opened: OrderedDict[tuple[int, str], Opened] = OrderedDict()
+        self._opened: dict[str, Opened] = {}
+        self._asked: OrderedDict[int, set[str]] = OrderedDict()  # what is open, by version
+        self._not_finite: dict[str, Array] = {}
         # How many rounds were told, and the searches, by request and shard.
         self._begun: OrderedDict[tuple[str, int], tuple[int, list[Search]]] = OrderedDict()
-        self._cache = tempfile.TemporaryDirectory(prefix="ucofia-shards-")
+        self._vectors = VectorCache(cache_gb)
+        self._previews = tempfile.TemporaryDirectory(prefix="ucofia-previews-")
 
     def ready(self) -> bool:
         """Answer once the actor runs."""
         return True
+
+    def close(self) -> None:
+        """Delete all files of the actor, which is not asked any more."""
+        self._vectors.close()
+        self._previews.cleanup()
+
+    def not_finite(self, shard: Shard) -> Array:
+        """List the rows of a shard that hold NaN or infinity."""
+        if shard.key not in self._not_finite:
+            collection = open_collection(shard, self._vectors)
+            self._not_finite[shard.key] = collection.not_finite(np.arange(len(collection)))
+        return self._not_finite[shard.key]
 
     def own(self, shard: Shard) -> int:
         """Open a shard, before anybody asks; returns how many segments it has."""
@@ -162,17 +178,19 @@ class ShardActor:
             return [_fast(one, request.top) for one in looked]
 
     def _open(self, shard: Shard) -> Opened:
-        name = shard.name
-        if name not in self._opened:
-            folder = Path(self._cache.name) / f"{shard.version}-{name[1]}"
-            collection = open_collection(shard, folder)
-            preview = _preview(shard, collection, folder)
-            self._opened[name] = Opened(collection, preview, folder)
-        self._opened.move_to_end(name)
-        versions = list(dict.fromkeys(version for version, _ in reversed(self._opened)))
-        for other in [other for other in self._opened if other[0] in versions[VERSIONS_KEPT:]]:
-            shutil.rmtree(self._opened.pop(other).folder, ignore_errors=True)
-        return self._opened[name]
+        key = shard.key
+        if key not in self._opened:
+            collection = open_collection(shard, self._vectors)
+            # By its number, so that the segments which the version before had too are there.
+            folder = Path(self._previews.name, str(shard.number))
+            self._opened[key] = Opened(collection, _preview(shard, collection, folder))
+        self._asked.setdefault(shard.version, set()).add(key)
+        self._asked.move_to_end(shard.version)
+        while len(self._asked) > VERSIONS_KEPT:
+            self._asked.popitem(last=False)
+        for other in self._opened.keys() - set().union(*self._asked.values()):
+            del self._opened[other]
+        return self._opened[key]
 
 
 def _exact(one: Pruning | Ranking) -> Search:
@@ -202,20 +220,20 @@ def _send(one: Search, value: Any) -> Array | Ranking:
         return found
 
 
-def open_collection(shard: Shard, folder: Path) -> Collection:
-    """Read the segments of a shard; what is fetched from an object store lies in a folder."""
-    store = FragmentStore.at(shard.index, shard.version, shard.fragments, cache=folder)
+def open_collection(shard: Shard, vectors: VectorCache | None = None) -> Collection:
+    """Read the segments of a shard; vectors of an object store are fetched into a cache."""
+    store = FragmentStore.at(shard.index, shard.version, shard.fragments, vectors)
     collection = store.collection()
     if shard.kept is not None:
         collection = collection.rows(shard.kept)
-    if digest(values_of(collection.segments, "id")) != shard.digest:
+    if digest_of(collection.segments) != shard.digest:
         problem = f"the segments of shard {shard.number} are not those of version {shard.version}"
         raise ClusterError(shard.index, problem, "open the index again")
     return collection
 
 
 def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | None:
-    """The shard's part of the index's preview, or one made here."""
+    """The shard's part of the index's preview, or one made here, of what is new in it."""
     where = preview_folder(Store.open(shard.index))
     if shard.is_previewed and where is not None:
         saved = previews.read(where)
@@ -226,17 +244,24 @@ def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | No
     previews.save(
         collection,
         shard.texts,
-        folder / "preview",
+        folder,
         index_id=shard.digest,
         version=shard.version,
+        is_alone=True,
     )
-    made = previews.read(folder / "preview")
-    return None if made is None else made.preview
+    made = previews.load(folder, collection, index_id=shard.digest)
+    previews.delete_unused(folder)
+    return made
 
 
-def digest(ids: Iterable[str]) -> str:
-    """Name some segments, in their order."""
-    return hashlib.blake2b("\n".join(ids).encode(), digest_size=16).hexdigest()
+def digest_of(segments: Sequence[SegmentInfo]) -> str:
+    """Name some segments and what they hold, in their order."""
+    return digest([*values_of(segments, "id"), *map(str, values_of(segments, "checksum"))])
+
+
+def digest(names: Iterable[str]) -> str:
+    """Hash some names, in their order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
 
 
 def _is_of(saved: SavedPreview, collection: Collection, shard: Shard) -> bool:

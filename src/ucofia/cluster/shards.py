@@ -12,12 +12,13 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ucofia.cluster import connect
-from ucofia.cluster.shard_actor import Request, Shard, ShardActor, digest
+from ucofia.cluster.shard_actor import Request, Shard, ShardActor, digest_of
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.search import search
@@ -25,13 +26,16 @@ from ucofia.index.search.scoring import Query, Ranking, Scores, top_k
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import rows_per_fragment
-from ucofia.index.storage.schema import Array, values_of
+from ucofia.index.storage.remote_vectors import CACHE_GB
+from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)
 
 FIRST_SECONDS, MORE_SECONDS = 600.0, 30.0  # to wait for the first actor, and for more
+CLOSE_SECONDS = 10.0  # for the actors to delete their files
+SHARD_ROWS = 16_384  # of a shard in an object store; a larger fragment is one of its own
 MOST_DEATHS = 3  # at one question, besides as many as there are actors
 Actor: TypeAlias = Any  # Ray has no types
 Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
@@ -40,11 +44,14 @@ Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
 class Actors:
     """The actors that own shards, kept across versions; the others take over from a dead one."""
 
-    def __init__(self, count: int | None = None, *, share: int = 1) -> None:
+    def __init__(
+        self, count: int | None = None, *, share: int = 1, cache_gb: float = CACHE_GB
+    ) -> None:
         ray = connect.ray()
         self.count = count or connect.slots(gpus=0)
         cpus = 1 if share == 1 else 10_000 // share / 10_000  # as finely as Ray divides one
-        self._make = ray.remote(num_cpus=cpus, max_restarts=0)(ShardActor).remote
+        remote = ray.remote(num_cpus=cpus, max_restarts=0)(ShardActor).remote
+        self._make = partial(remote, cache_gb)
         self._owners: list[Actor] = []  # of shards by their number, one of them perhaps several
         self._lock = threading.RLock()
 
@@ -89,9 +96,14 @@ class Actors:
 
     def close(self) -> None:
         """End the actors."""
+        ray = connect.ray()
         with self._lock:
-            for actor in dict.fromkeys(self._owners):
-                connect.ray().kill(actor)
+            living = list(dict.fromkeys(self._owners))
+            closing = [actor.close.remote() for actor in living]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+            for actor in living:
+                ray.kill(actor)
             self._owners = []
 
     def _owner(self, number: int) -> Actor:
@@ -123,6 +135,7 @@ class Shards:
             actors.count,
             is_previewed=snapshot.preview is not None,
             texts=texts,
+            is_stable=True,
         )
         self._actors, self._collection = actors, snapshot.collection
         self._shards = {shard.number: shard for shard in shards}
@@ -216,10 +229,13 @@ def shards_of(
     *,
     is_previewed: bool = False,
     texts: Mapping[VideoUnit, Array] | None = None,
+    is_stable: bool = False,
 ) -> list[Shard]:
     """Cut a version into at most `count` shards of about equal size.
 
-    On a disk, where vectors are mapped, a fragment may be cut; in an object store it is not.
+    On a disk, where vectors are mapped, a fragment may be cut; in an object store it is not. There
+    the shards can be `is_stable` instead: more of them, of which new fragments change the last
+    one only, so that actors keep what they have fetched.
     """
     fragments = rows_per_fragment(store)
     kept = _kept_rows(store, collection, sum(rows for _, rows in fragments))
@@ -227,7 +243,8 @@ def shards_of(
     edges = raw_edges if kept is None else np.searchsorted(kept, raw_edges)
     cuts = np.linspace(0, len(collection), count + 1).astype(np.int64)
     if store.is_remote:
-        cuts = edges[np.abs(edges[:, None] - cuts).argmin(0)]
+        nearest = edges[np.abs(edges[:, None] - cuts).argmin(0)]
+        cuts = stable_cuts(edges, count) if is_stable else nearest
     shards: list[Shard] = []
     for start, stop in itertools.pairwise(np.unique(cuts).tolist()):
         first = int(np.searchsorted(edges, start, side="right")) - 1
@@ -244,7 +261,7 @@ def shards_of(
                 start=start,
                 stop=stop,
                 kept=None if is_whole else rows - raw_edges[first],
-                digest=digest(values_of(collection.segments[part], "id")),
+                digest=digest_of(collection.segments[part]),
                 biases={name: values[part] for name, values in collection.biases.items()},
                 is_previewed=is_previewed,
                 texts=texts,
@@ -263,6 +280,25 @@ def merged(collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top:
     levels = {n: np.concatenate([r.scores.levels[n] for _, r in parts]) for n in names}
     found = top_k(collection, rows, Scores(totals, levels), top=top)
     return replace(found, scored=sum(ranking.scored for _, ranking in parts))
+
+
+def stable_cuts(edges: Array, count: int) -> Array:
+    """Cut after the fragments that fill a shard; how large that is changes in powers of two."""
+    wanted = max(1, int(edges[-1]) // count)
+    size = min(SHARD_ROWS, 1 << (wanted.bit_length() - 1))
+    cuts = [0]
+    for edge in edges.tolist():
+        if edge - cuts[-1] >= size:
+            cuts.append(edge)
+    return np.array([*cuts, edges[-1]])
+
+
+def not_finite(actors: Actors, store: Store, collection: Collection) -> Array:
+    """List the rows of a collection that hold NaN or infinity; actors read the vectors."""
+    shards = shards_of(store, collection, actors.count, is_stable=True)
+    found = dict(actors.ask("not_finite", {shard.number: (shard,) for shard in shards}))
+    bad = [found[shard.number] + shard.start for shard in shards]
+    return np.concatenate([np.zeros(0, np.int64), *bad])
 
 
 def _kept_rows(store: Store, collection: Collection, rows: int) -> Array | None:

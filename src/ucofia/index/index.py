@@ -20,7 +20,16 @@ from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
 from ucofia.index.queries import Queries
 from ucofia.index.results import export
-from ucofia.index.snapshot import Snapshot, newest, update_preview, usable_collection
+from ucofia.index.search.preview import SavedPreview
+from ucofia.index.snapshot import (
+    Snapshot,
+    newest,
+    update_preview,
+    usable,
+    usable_collection,
+)
+from ucofia.index.storage import vector_index
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.lock import noting, writer_lock
 from ucofia.index.storage.schema import IndexSettings
@@ -199,8 +208,11 @@ class Index(Queries):
             >>> len(version.collection), len(index.newest().collection)
             (3, 2)
         """
-        self._snapshot = newest(self._store, self._snapshot, lambda: self.model)
+        self._snapshot = newest(self._store, self._snapshot, lambda: self.model, self._usable)
         return self._snapshot
+
+    def _usable(self, collection: Collection, saved: SavedPreview | None) -> Collection:
+        return usable(collection, saved, self.path)
 
     def set_bank(
         self,
@@ -359,6 +371,8 @@ class Index(Queries):
     ) -> None:
         """Join small files, drop what was deleted, and solve the bank anew.
 
+        Of more than ten million segments the videos get a vector index, for `exact=False`.
+
         What a killed run on a cluster has finished becomes part of the index; what it has not is
         deleted, unless another such run is under way.
 
@@ -381,6 +395,7 @@ class Index(Queries):
                 bank = banks.solve(self._store, self.model, collection, bank, progress)
             self._store.compact(is_locked=is_locked and not journal.is_running())
             self._store.index_paths()
+            vector_index.build(self._store)
             collection = usable_collection(self._store)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 

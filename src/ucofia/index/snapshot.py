@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,13 +24,14 @@ from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.bounds import unit_of, vectors_of
+from ucofia.index.search.bounds import names_of, unit_of, vectors_of
 from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.preview import Preview, SavedPreview
 from ucofia.index.search.scoring import Query, Ranking, queries
-from ucofia.index.search.search import Recall, Searcher
+from ucofia.index.search.search import Nearest, Recall, Searcher
+from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, SegmentRow
@@ -41,7 +43,10 @@ from ucofia.types import VideoFeatures
 logger = logging.getLogger(__name__)
 
 PREVIEW_FROM = 2000  # segments; fewer are scored in no time
+ASKED_PER_NEAR = 2  # a vector index knows no biases, which count among the candidates too
 PREVIEW_TEXTS = 200  # of the bank, that show which way words point
+
+Usable: TypeAlias = Callable[[Collection, SavedPreview | None], Collection]
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,8 @@ class Snapshot:
         found = search.load_recall(folder, self.version) if folder is not None else None
         if found is None and self.bank is not None:
             asked = self.queries(search.sampled_texts(self.bank.texts))
-            found = search.measure_recall(asked, self.collection, self.preview)
+            searcher = self._searcher(self.collection, Filters(), exact=True)
+            found = search.measure_recall(asked, searcher)
             if folder is not None:
                 search.save_recall(folder, self.version, found)
         return found
@@ -197,7 +203,23 @@ class Snapshot:
 
     def _searcher(self, collection: Collection, filters: Filters, *, exact: bool) -> Searcher:
         among = filters.rows(self.collection)
-        return Searcher(collection, self.preview, among=among, is_exact=exact)
+        return Searcher(
+            collection, self.preview, among=among, is_exact=exact, nearest=self._nearest
+        )
+
+    @cached_property
+    def _nearest(self) -> Nearest | None:
+        """How `fast` finds its candidates without a scan; None where it scans."""
+        is_large = len(self.collection) >= vector_index.FROM
+        return self._nearest_rows if is_large and vector_index.is_built(self.store) else None
+
+    def _nearest_rows(self, query: Query) -> Array | None:
+        names = names_of(query, ["video"])
+        if not names:
+            return None
+        vectors = np.concatenate([vectors_of(query, name) for name in names])
+        found = vector_index.nearest(self.store, vectors, ASKED_PER_NEAR * search.NEAR)
+        return self.collection.rows_at(found)
 
     def _choose(
         self,
@@ -261,12 +283,14 @@ class Snapshot:
         return stored
 
 
-def newest(store: Store, held: Snapshot | None, load_model: Callable[[], Model]) -> Snapshot:
+def newest(
+    store: Store, held: Snapshot | None, load_model: Callable[[], Model], usable: Usable
+) -> Snapshot:
     """Read the newest version, unless it is the one that is held."""
     store.refresh()
     if held is not None and held.version == _version(store):
         return held
-    return store.with_retry(lambda: _read(store, load_model))
+    return store.with_retry(lambda: _read(store, load_model, usable))
 
 
 def _version(store: Store) -> tuple[str, int, int]:
@@ -275,13 +299,13 @@ def _version(store: Store) -> tuple[str, int, int]:
     return store.settings.id, store.version, bank
 
 
-def _read(store: Store, load_model: Callable[[], Model]) -> Snapshot:
+def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snapshot:
     version = _version(store)
     saved = _saved_preview(store)
     plain = store.collection()
     is_whole = saved is not None and saved.is_of(plain, store.settings.id)
     if not is_whole:
-        plain = usable(plain, saved, store.path)
+        plain = usable(plain, saved)
         is_whole = saved is not None and saved.is_of(plain, store.settings.id)
     bank = banks.read(store)
     found = banks.normalisation(store, plain, bank)
@@ -299,7 +323,11 @@ def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Col
     rows = np.arange(len(collection))
     if saved is not None:
         rows = rows[saved.rows_of(collection) < 0]
-    bad = collection.not_finite(rows)
+    return without(collection, collection.not_finite(rows), path)
+
+
+def without(collection: Collection, bad: Array, path: str) -> Collection:
+    """Leave out rows that are not finite, with a warning."""
     if not len(bad):
         return collection
     names = sorted({collection.segments[row].path for row in bad.tolist()})

@@ -45,6 +45,7 @@ class ServeSettings(BaseSettings):
     base_path: str = ""  # the page is at this path, as a proxy shows it: /videos
     device: str = "cpu"
     cluster: str | None = None  # a Ray cluster that does the searching: auto, local, an address
+    cache_gb: float = Field(default=50.0, ge=0)  # vectors of an object store, per actor of it
     token: str | None = Field(
         default=None, repr=False
     )  # without it everybody who reaches the port asks

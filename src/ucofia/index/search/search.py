@@ -9,9 +9,10 @@ every answer is the one that its query gets alone. `measure_recall` says how muc
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +40,10 @@ RECALL_FILE = "recall.json"
 COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
 
 
+# The rows whose video is nearest to a text; None where that text has no vector to ask with.
+Nearest: TypeAlias = Callable[[Query], Array | None]
+
+
 @dataclass(frozen=True)
 class Searcher:
     """How a collection is searched: with which preview, among which rows, exactly or not."""
@@ -47,9 +52,22 @@ class Searcher:
     preview: Preview | None = None
     among: Array | None = None  # rows that may be found; None for all
     is_exact: bool = True
+    nearest: Nearest | None = None  # where a vector index takes the place of a scan
 
     def rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
         """Find the best segments for each query."""
+        if self.is_exact or self.nearest is None:
+            return self._rank(queries, top=top)
+        return [self._near(query)._rank([query], top=top)[0] for query in queries]
+
+    def _near(self, query: Query) -> "Searcher":
+        """Search only what a vector index finds; all, where filters leave too little of that."""
+        rows = self.nearest(query) if self.nearest is not None else None
+        found = self if rows is None else self.within(rows)
+        is_enough = found.among is not None and len(found.among) >= NEAR
+        return found if is_enough else self
+
+    def _rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
         find = exact if self.is_exact else fast
         return find(queries, self.collection, top=top, among=self.among, preview=self.preview)
 
@@ -324,14 +342,12 @@ def sampled_texts(texts: Sequence[str]) -> list[str]:
     return list(texts[::step])[:SAMPLED_TEXTS]
 
 
-def measure_recall(
-    asked: Sequence[Query], collection: Collection, preview: Preview | None
-) -> Recall:
+def measure_recall(asked: Sequence[Query], searcher: Searcher) -> Recall:
     """Ask both ways and compare the lists."""
-    if not is_cut(asked, len(collection), top=TOP):
+    if not is_cut(asked, len(searcher.collection), top=TOP):
         return Recall(1.0, TOP, 0)
-    all_found = exact(asked, collection, top=TOP, preview=preview)
-    fast_found = fast(asked, collection, top=TOP, preview=preview)
+    all_found = replace(searcher, is_exact=True).rank(asked, top=TOP)
+    fast_found = replace(searcher, is_exact=False).rank(asked, top=TOP)
     wanted = sum(len(ranking.rows) for ranking in all_found)
     found = sum(len({*a.rows} & {*b.rows}) for a, b in zip(all_found, fast_found, strict=True))
     return Recall(found / wanted if wanted else 1.0, TOP, len(asked))

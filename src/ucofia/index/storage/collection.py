@@ -118,6 +118,7 @@ class Collection:
     frame_mask: Bool[Array, "v f"]
     patch_mask: Bool[Array, "v p"]
     biases: Mapping[str, Float[Array, " v"]] = field(default_factory=dict)
+    addresses: Array | None = None  # of the rows in their table, ascending
 
     def __len__(self) -> int:
         return len(self.video)
@@ -150,7 +151,15 @@ class Collection:
             frame_mask=self.frame_mask[rows],
             patch_mask=self.patch_mask[rows],
             biases={name: values[rows] for name, values in self.biases.items()},
+            addresses=None if self.addresses is None else self.addresses[rows],
         )
+
+    def rows_at(self, addresses: Array) -> Array:
+        """List the rows that lie at some addresses of their table, where they are among these."""
+        assert self.addresses is not None
+        rows = np.searchsorted(self.addresses, addresses)
+        rows = rows[rows < len(self)]
+        return rows[np.isin(self.addresses[rows], addresses)]
 
     def not_finite(self, rows: Array) -> Array:
         """List those of some rows whose vectors hold NaN or infinity."""

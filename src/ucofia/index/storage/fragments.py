@@ -12,19 +12,17 @@ between and takes its own copy of a doubled file out again.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import lance
-import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
 from ucofia.index.storage import schema as arrow
-from ucofia.index.storage.collection import Column
-from ucofia.index.storage.location import is_remote, reading, writing
+from ucofia.index.storage.location import reading, writing
+from ucofia.index.storage.remote_vectors import VectorCache
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, table_path
@@ -34,7 +32,6 @@ Lance: TypeAlias = Any  # Lance has no types
 
 PARTS = "ucofia.parts"
 IDENTITY = ("path", "size_bytes", "mtime_ns", "content_hash")
-CACHED_ROWS = 256  # of a remote column that are fetched at once
 ATTEMPTS = 20  # of a commit that meets others which change the same fragments
 
 
@@ -116,62 +113,37 @@ def rows_per_fragment(store: Store) -> list[tuple[int, int]]:
 
 
 class FragmentStore(Store):
-    """One version of an index of which only some fragments are seen.
-
-    Vectors of an object store are kept in files of a cache folder and mapped from there.
-    """
+    """One version of an index of which only some fragments are seen."""
 
     _fragments: tuple[int, ...] = ()
-    _cache: Path | None = None
 
     @classmethod
     def at(
-        cls, path: str, version: int, fragments: Sequence[int], *, cache: Path
+        cls, path: str, version: int, fragments: Sequence[int], vectors: VectorCache | None = None
     ) -> "FragmentStore":
         """Open some fragments of a version."""
         settings = Store.open(path).settings
         with reading(path):
-            store = cls(path, settings, open_table(path, version=version))
-        store._fragments, store._cache = tuple(fragments), cache
+            dataset = open_table(path, version=version)
+        store = cls(path, settings, dataset, vectors)
+        store._fragments = tuple(fragments)
         return store
 
     def __len__(self) -> int:
-        return sum(fragment.count_rows() for fragment in self._seen())
+        return sum(fragment.count_rows() for fragment in self._fragments_seen())
 
-    def _seen(self) -> list[Lance]:
+    def _fragments_seen(self) -> list[Lance]:
         return [self._segments.get_fragment(number) for number in self._fragments]
 
     def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Any:
         with reading(self.path):
             scanner = self._segments.scanner(
                 columns=list(columns),
-                fragments=self._seen(),
+                fragments=self._fragments_seen(),
                 with_row_address=with_row_address,
                 scan_in_order=True,
             )
             return scanner.to_table()
-
-    def _column(self, name: str, address: Any, width: int) -> Column:
-        if not is_remote(self.path):
-            return super()._column(name, address, width)
-        assert self._cache is not None
-        self._cache.mkdir(parents=True, exist_ok=True)
-        units = self._segments.schema.field(name).type.list_size // width
-        shape = (len(address), units, width)
-        file = self._cache / f"{name}.npy"
-        kept = np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape)
-        done = 0
-        with reading(self.path):
-            scanner = self._segments.scanner(
-                columns=[name], fragments=self._seen(), scan_in_order=True, batch_size=CACHED_ROWS
-            )
-            for batch in scanner.to_batches():
-                flat = batch.column(name).flatten().to_numpy(zero_copy_only=False)
-                kept[done : done + len(batch)] = flat.reshape(-1, units, width)
-                done += len(batch)
-        kept.flush()
-        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
-        return Column.of(np.load(file, mmap_mode="c"))
 
 
 def _written(path: str, table: Any) -> list[Fragment]:

@@ -8,6 +8,7 @@ mapped, and the column is read through Lance instead: slower to open, and the sa
 import logging
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,28 @@ logger = logging.getLogger(__name__)
 _ROWS = re.compile(r"\bnum_items: (\d+)")
 
 
-def mapped(segments: Any, folder: str, name: str, width: int) -> tuple[list[Array], Array] | None:
+def mapped(
+    segments: Any, fragments: Sequence[Any], folder: str, name: str, width: int
+) -> tuple[list[Array], Array] | None:
     """Map the pages of a column: arrays, and the address of each one's first row.
 
     None where the pages are not the plain arrays that were expected.
     """
     try:
-        return _mapped(segments, folder, name, width)
+        return _mapped(segments, fragments, folder, name, width)
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
         # Lance's descriptions are no promise of its; another version may word them differently.
         logger.info("column %s of %s is read, not mapped: %r", name, folder, error)
         return None
 
 
-def _mapped(segments: Any, folder: str, name: str, width: int) -> tuple[list[Array], Array]:
+def _mapped(
+    segments: Any, fragments: Sequence[Any], folder: str, name: str, width: int
+) -> tuple[list[Array], Array]:
     field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
     pieces: list[Array] = []
     firsts: list[int] = []
-    for fragment in segments.get_fragments():
+    for fragment in fragments:
         file = next(file for file in fragment.data_files() if field in file.fields)
         path = os.path.join(folder, "data", file.path)
         at = file.column_indices[file.fields.index(field)]

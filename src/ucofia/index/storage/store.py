@@ -1,4 +1,4 @@
-"""The bytes of an index: a folder of Lance tables. With `lance_mmap` all that knows Lance.
+"""The bytes of an index: a folder of Lance tables. With its neighbours all that knows Lance.
 
     segments.lance   one row per segment: the truth
     failed.lance     files that could not be used, so that they are not tried again and again
@@ -6,7 +6,8 @@
 
 Every change is one Lance commit, so a reader sees all of it or nothing, and a killed writer leaves
 at most files that no version names. Vectors are written so that their pages are plain arrays; on a
-local disk they are mapped, not read. Readers never wait. Writers of a local index hold its lock;
+local disk they are mapped, not read (`lance_mmap`), from an object store fetched once into files
+that are mapped (`remote_vectors`). Readers never wait. Writers of a local index hold its lock;
 where there is none, their commits may conflict and are then tried again, rows of the same id are
 one row whoever wrote them, and nothing is deleted that no version names.
 """
@@ -32,11 +33,12 @@ from ucofia.errors import (
     IndexWriteError,
     NoIndexError,
 )
-from ucofia.index.storage import lance_mmap, location
+from ucofia.index.storage import lance_mmap, location, remote_vectors
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import reading, writing
 from ucofia.index.storage.lock import making
+from ucofia.index.storage.remote_vectors import VectorCache
 from ucofia.index.storage.schema import (
     Array,
     FileIdentity,
@@ -77,9 +79,16 @@ KEPT_WITHOUT_LOCK = timedelta(hours=1)  # versions that others may be writing on
 class Store:
     """An open index; holds one version of its segments until `refresh`."""
 
-    def __init__(self, path: str, settings: IndexSettings, segments: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        settings: IndexSettings,
+        segments: Any,
+        vectors: VectorCache | None = None,
+    ) -> None:
         self.path, self.settings = path, settings
         self._segments = segments
+        self._vectors = vectors or VectorCache()  # copies of those of an object store
 
     @classmethod
     def create(
@@ -121,6 +130,10 @@ class Store:
         """Whether the index is not in a folder of this machine."""
         return location.is_remote(self.path)
 
+    def keep_no_vectors(self) -> None:
+        """Fetch vectors of an object store only when they are read; others hold them."""
+        self._vectors = VectorCache(0)
+
     def refresh(self) -> None:
         """Look at the newest version, and make sure that it is one of the same index."""
         self._segments = self._newest_segments()
@@ -131,11 +144,11 @@ class Store:
 
     def pinned(self) -> "Store":
         """Return a store that keeps this version, whoever refreshes this one."""
-        return Store(self.path, self.settings, self._segments)
+        return Store(self.path, self.settings, self._segments, self._vectors)
 
     def newest(self) -> "Store":
         """Return a store at the newest version of the same index; this one stays as it is."""
-        return Store(self.path, self.settings, self._newest_segments())
+        return Store(self.path, self.settings, self._newest_segments(), self._vectors)
 
     def _newest_segments(self) -> Any:
         for left in reversed(range(READ_ATTEMPTS)):
@@ -411,14 +424,17 @@ class Store:
             patches=columns.get("patches", none),
             frame_mask=frames,
             patch_mask=np.repeat(frames, per_frame, axis=1),
+            addresses=address,
         )
 
     def _column(self, name: str, address: Array, width: int) -> Column:
         with reading(self.path):
-            mapped = None
-            if not location.is_remote(self.path):
-                folder = table_path(self.path)
-                mapped = lance_mmap.mapped(self._segments, folder, name, width)
+            where = (self._segments, self._fragments_seen(), table_path(self.path))
+            mapped = (
+                remote_vectors.arrays(*where, name, width, self._vectors)
+                if self.is_remote
+                else lance_mmap.mapped(*where, name, width)
+            )
             if mapped is None:
                 flat = arrow.matrix(self._read([name]), name, np.dtype(np.float16))
                 return Column.of(flat.reshape(len(address), -1, width))
@@ -427,6 +443,9 @@ class Store:
         offset = (address - first_address[piece]).astype(np.int64)
         none = np.zeros((0, 1, width), np.float16)
         return Column(tuple(pieces) or (none,), piece, offset)
+
+    def _fragments_seen(self) -> Sequence[Any]:
+        return self._segments.get_fragments()  # type: ignore[no-any-return]
 
     def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
         with reading(self.path):

@@ -1,0 +1,206 @@
+"""Vectors of an index in an object store: fetched into files that are mapped, within a bound.
+
+A data file of Lance never changes and its name is never used again, so what was fetched of it
+serves every version that names it. What does not fit stays where it is, and its rows are fetched
+when they are read: slower, and the same vectors.
+"""
+
+import errno
+import logging
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import pyarrow as pa
+from lance.file import LanceFileReader
+
+from ucofia.index.storage.schema import Array
+
+logger = logging.getLogger(__name__)
+
+CACHE_GB = 50.0
+FETCHED_AT_ONCE = 256  # rows
+RECENT_BYTES = 256_000_000  # of rows that are not in the cache: the hits of the last searches
+
+
+class RecentRows:
+    """The rows that were fetched last, of all arrays of a process."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[tuple[str, str, int], Array] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, str, int]) -> Array | None:
+        """Return a row that is here."""
+        with self._lock:
+            if key in self._rows:
+                self._rows.move_to_end(key)
+            return self._rows.get(key)
+
+    def put(self, key: tuple[str, str, int], row: Array) -> None:
+        """Keep a row in place of those that were asked for long ago."""
+        with self._lock:
+            if key not in self._rows:
+                self._rows[key] = row
+                self._bytes += row.nbytes
+            while self._bytes > RECENT_BYTES:
+                self._bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+class RemoteArray:
+    """One column of a data file as an array [rows, units, d] whose rows are fetched when read."""
+
+    dtype = np.dtype(np.float16)
+
+    def __init__(
+        self, uri: str, column: str, shape: tuple[int, int, int], recent: RecentRows
+    ) -> None:
+        self.uri, self.column, self.shape = uri, column, shape
+        self._recent = recent
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def name(self) -> str:
+        """The name of the file that holds its copy."""
+        return f"{self.uri.rsplit('/', 1)[1]}.{self.column}.npy"
+
+    @property
+    def nbytes(self) -> int:
+        """Its size as a whole."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __getitem__(self, at: Any) -> Array:
+        """Fetch some rows, or one unit of each, as numpy would select them."""
+        rows, *units = at if isinstance(at, tuple) else (at,)
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        values = self._take(np.asarray(rows, dtype=np.int64).tolist())
+        return values[np.arange(len(values)), units[0]] if units else values
+
+    def parts(self) -> Iterator[Array]:
+        """Fetch all of it, some rows after the other."""
+        whole = self._reader.read_all(batch_size=FETCHED_AT_ONCE, batch_readahead=2)
+        for batch in whole.to_batches():
+            yield self._vectors(batch)
+
+    @cached_property
+    def _reader(self) -> Any:
+        return LanceFileReader(self.uri, columns=[self.column])
+
+    def _take(self, rows: list[int]) -> Array:
+        keys = {row: (self.uri, self.column, row) for row in rows}
+        found = {row: self._recent.get(key) for row, key in keys.items()}
+        missing = sorted(row for row, values in found.items() if values is None)
+        for start in range(0, len(missing), FETCHED_AT_ONCE):
+            some = missing[start : start + FETCHED_AT_ONCE]
+            fetched = self._reader.take_rows(some).to_table()
+            for row, values in zip(some, self._vectors(fetched), strict=True):
+                found[row] = values
+                self._recent.put(keys[row], values.copy())
+        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for place, row in enumerate(rows):
+            out[place] = found[row]
+        return out
+
+    def _vectors(self, batch: Any) -> Array:
+        column = batch.column(self.column)  # one array, or those of a table
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        return np.asarray(flat, self.dtype).reshape(-1, *self.shape[1:])
+
+
+class VectorCache:
+    """Copies of remote arrays in a folder of this process, of a bounded size together.
+
+    Copies that nobody has mapped any more are deleted when others need the room.
+    """
+
+    def __init__(self, gigabytes: float = CACHE_GB) -> None:
+        self.most_bytes = int(gigabytes * 1e9)
+        self.recent = RecentRows()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._sizes: dict[str, int] = {}  # the one that was asked for last is last
+        self._mappings: dict[str, WeakSet[Any]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """How much all copies take."""
+        return sum(self._sizes.values())
+
+    def array(self, remote: RemoteArray) -> "Array | RemoteArray":
+        """Map the copy of an array, which is fetched first; itself where there is no room."""
+        name = remote.name
+        if name not in self._sizes and not self._fetch(remote):
+            return remote
+        self._sizes[name] = self._sizes.pop(name)
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        mapped = np.lib.format.open_memmap(self._path(name), mode="c")
+        self._mappings.setdefault(name, WeakSet()).add(mapped._mmap)  # type: ignore[attr-defined]
+        return np.asarray(mapped)
+
+    def close(self) -> None:
+        """Delete all copies; whoever has mapped one keeps it."""
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = None
+        self._sizes.clear()
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="ucofia-vectors-")
+        return Path(self._folder.name, name)
+
+    def _has_room(self, needed: int) -> bool:
+        for name in list(self._sizes):
+            if self.used_bytes + needed <= self.most_bytes:
+                break
+            if needed <= self.most_bytes and not self._mappings.get(name):
+                self._path(name).unlink(missing_ok=True)
+                del self._sizes[name]
+        return self.used_bytes + needed <= self.most_bytes
+
+    def _fetch(self, remote: RemoteArray) -> bool:
+        if not self._has_room(remote.nbytes):
+            return False
+        path = self._path(remote.name)
+        try:
+            with path.open("wb") as file:
+                about = {"descr": remote.dtype.str, "fortran_order": False, "shape": remote.shape}
+                np.lib.format.write_array_header_1_0(file, about)
+                for part in remote.parts():
+                    file.write(np.ascontiguousarray(part).data)
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                logger.warning("no room in %s for a copy of %s", path.parent, remote.uri)
+                return False
+            raise
+        self._sizes[remote.name] = remote.nbytes
+        return True
+
+
+def arrays(
+    segments: Any, fragments: Sequence[Any], table: str, name: str, width: int, cache: VectorCache
+) -> tuple[list[Any], Array]:
+    """A column of some fragments: arrays, and the address of each one's first row."""
+    field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
+    units = segments.schema.field(name).type.list_size // width
+    pieces: list[Any] = []
+    firsts: list[int] = []
+    for fragment in fragments:
+        file = next(file for file in fragment.data_files() if field in file.fields)
+        shape = (fragment.physical_rows, units, width)
+        remote = RemoteArray(f"{table}/data/{file.path}", name, shape, cache.recent)
+        pieces.append(cache.array(remote))
+        firsts.append(fragment.fragment_id << 32)
+    return pieces, np.array(firsts, dtype=np.uint64)
