@@ -118,7 +118,7 @@ def test_sources_and_index_in_an_object_store(
         for asked in ({}, {"top": 3, "grouped": False}, {"min_confidence": 0.5}):
             texts = ["red", "blue white"]
             assert spread.search_many(texts, **asked) == index.search_many(texts, **asked)
-        assert len(spread.newest().shards._shards) == 2
+        assert len(spread.newest().shards._shards) >= 2
     client.delete_object(Bucket=s3, Key="videos/clip00.mp4")
     assert add(index, [f"s3://{s3}/videos"], prune=True).removed == 1
 
