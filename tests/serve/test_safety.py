@@ -362,8 +362,11 @@ def test_the_port_is_taken_before_it_is_announced() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(SettingError, match="choose another with --port"):
+        with pytest.raises(SettingError, match="choose another with --host or --port"):
             _listening("127.0.0.1", taken.getsockname()[1])
+    for host, port in (("h\x1b\x9b", 0), ("a..b", 0), ("127.0.0.1", 70_000)):
+        with pytest.raises(SettingError, match="cannot be listened on"):
+            _listening(host, port)
     assert _address("0.0.0.0", 80, None) == "http://127.0.0.1:80/"
     assert _address("::1", 80, "a b&c") == "http://[::1]:80/#token=a%20b%26c"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -133,6 +134,32 @@ def test_a_stop_during_the_final_test_is_obeyed_and_costs_no_step(
     run(tmp_path)
     assert (tmp_path / "result.json").exists()
     assert_identical(whole, tmp_path)
+
+
+def test_a_run_that_was_killed_keeps_nothing_more_than_one_that_was_not(
+    whole: Path, tmp_path: Path
+) -> None:
+    """Nothing is saved after the last epoch, so it is the next start that tidies up."""
+    with pytest.raises(TrainingStoppedError):
+        run(tmp_path, stop=_during_test(tmp_path))
+    last = tmp_path / "checkpoints" / "step-00000006-0002"
+    for name in ("step-00000004-0001", "step-00000005-0001.partial"):
+        shutil.copytree(last, last.with_name(name))
+    (last.with_name("step-00000004-0001") / "state.json").unlink()  # half removed
+    for name in (".model.safetensors.1-2a.part", ".tmp67calH"):
+        (tmp_path / name).write_bytes(b"half")
+    run(tmp_path)
+    kept = [sorted(path.relative_to(out) for path in out.rglob("*")) for out in (whole, tmp_path)]
+    assert kept[0] == kept[1]
+
+
+def test_a_third_checkpoint_that_stands_in_for_two_damaged_ones_stays(tmp_path: Path) -> None:
+    for name in ("00000001-0000", "00000002-0000", "00000003-0000", "00000004-0001"):
+        (tmp_path / "checkpoints" / f"step-{name}").mkdir(parents=True)
+    RunFolder(tmp_path).tidy(2, 0)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 4
+    RunFolder(tmp_path).tidy(3, 0)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
 HOLD = """

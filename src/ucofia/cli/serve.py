@@ -261,9 +261,10 @@ def _listening(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:  # odd names and ports
         listening.close()
-        rule = f"it cannot be listened on ({error.strerror}); choose another with --port"
+        reason = error.strerror if isinstance(error, OSError) else error
+        rule = f"it cannot be listened on ({reason}); choose another with --host or --port"
         raise SettingError("address", f"{host}:{port}", rule) from error
     return listening
 

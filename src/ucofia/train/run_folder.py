@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ucofia import checkpoint
-from ucofia.atomic import atomic_write, write_atomic
+from ucofia.atomic import PART, atomic_write, write_atomic
 from ucofia.errors import (
     DamagedCheckpointWarning,
     DamagedRunError,
@@ -120,6 +120,19 @@ class RunFolder:
         ]
         self.write(LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
+    def tidy(self, step: int, validated: int) -> None:
+        """Drop what a killed process left: files half written, checkpoints too old to be kept.
+
+        Checkpoints after this step are damaged, and count for nothing.
+        """
+        reached = self.path / "checkpoints" / _checkpoint_name(step, validated)
+        known = [path for path in self._checkpoints() if path <= reached]
+        for left in (*known[:-KEPT], *self.path.glob("*/*" + PARTIAL)):
+            shutil.rmtree(left, ignore_errors=True)
+        for name in (".*" + PART, ".tmp??????"):  # the second is what safetensors writes first
+            for part in self.path.glob(name):
+                part.unlink(missing_ok=True)
+
     def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""
         with self.written():
@@ -149,7 +162,7 @@ class RunFolder:
         self, step: int, model: Model, optimizer: Optimizer, counters: Mapping[str, Any]
     ) -> None:
         """Write a checkpoint and drop all but the last two; an equal one is not written again."""
-        folder = self.path / "checkpoints" / f"step-{step:08d}-{counters['validated']:04d}"
+        folder = self.path / "checkpoints" / _checkpoint_name(step, counters["validated"])
         partial = folder.with_name(folder.name + PARTIAL)
         if folder.exists() and _damage(folder) is None:
             return
@@ -228,6 +241,10 @@ class RunFolder:
 
 
 _CHECKED = (checkpoint.WEIGHTS, OPTIMISER, STATE)
+
+
+def _checkpoint_name(step: int, validated: int) -> str:
+    return f"step-{step:08d}-{validated:04d}"
 
 
 def _checksum(path: Path) -> str:
