@@ -1,12 +1,13 @@
 """Clips around a hit: which seconds they show, and who decodes them."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import COLOURS, clip
 
-from ucofia.errors import NotAVideoError, SettingError, VideoError
+from ucofia.errors import FileWriteError, NotAVideoError, SettingError, VideoError
 from ucofia.index.results import export
 from ucofia.index.results.hits import Hit
 from ucofia.video import demux
@@ -53,6 +54,22 @@ def test_this_process_decodes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     video = clip(tmp_path / "v.mp4", ["red"])
     monkeypatch.setattr(demux, "open_stream", lambda *_: pytest.fail("decoded here"))
     assert export.cut(hit(video, 0.5), tmp_path, seconds=0.5).stat().st_size
+
+
+def test_a_clip_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = clip(tmp_path / "v.mp4", ["red"])
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", ".v.mp4.1.part")
+
+    monkeypatch.setattr(export, "write_mp4", full)
+    said = r"v_0\.5s_abcdef\.mp4 could not be written: No space left on device\. "
+    with pytest.raises(FileWriteError, match=said):
+        export.cut(hit(video, 0.5), tmp_path / "out", seconds=0.5)
+    with pytest.raises(FileWriteError, match="File exists"):
+        export.cut(hit(video, 0.5), video, seconds=0.5)
 
 
 def test_what_cannot_be_cut_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The evidence adds up, and points at the right second and the right corner."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from fakes import COLOURS, SIZE, clip, colour_model
 from PIL import Image
 
-from ucofia.errors import NotInIndexError
+from ucofia.errors import FileWriteError, NotInIndexError, SettingError
 from ucofia.index.index import Index
 from ucofia.presets import CLIP_STRAIGHT, ZERO_SHOT
 from ucofia.video.write_video import write_mp4
@@ -87,6 +88,30 @@ def test_the_numbers_are_json(index: Index, tmp_path: Path) -> None:
     assert values["words"][0]["patches"][0]["row"] == 3
     total = sum(part["contribution"] for part in values["levels"])
     assert total == pytest.approx(values["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["why.png", "why.json"])
+def test_an_explanation_that_cannot_be_written_leaves_the_old_one(
+    index: Index, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why, path = index.search("yellow")[0].explain(), tmp_path / "out" / name
+    with pytest.raises(FileWriteError, match="No such file or directory"):
+        why.save(path)
+    path.parent.mkdir()
+    before = why.save(path).read_bytes()
+
+    def full(part: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FileWriteError, match=r"No space left on device\. .* it is as it was"):
+        why.save(path)
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_a_name_that_says_no_kind_of_explanation_is_told(index: Index, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"must end in \.png, \.jpg or \.json"):
+        index.search("yellow")[0].explain().save(tmp_path / "why.xyz")
 
 
 def test_an_explanation_needs_no_file(index: Index, corner: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ucofia.atomic import write_atomic
 from ucofia.cli import console
 from ucofia.cli.app import app
 from ucofia.cli.options import (
@@ -117,7 +118,7 @@ def ablate(
         return 0
     text = table.page(found, on_tokens=shown is not None)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "ablation.md").write_text(text, encoding="utf-8")
+    write_atomic(out / "ablation.md", text)
     console.show(*text.split("\n"))
     return 0
 

@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ucofia.atomic import atomic_write
 from ucofia.datasets.frame_sources import FrameSource, fit_frames, pad_videos
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import SettingError
@@ -50,8 +51,10 @@ def save(figure: Figure, out: Path) -> list[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = [out.with_suffix(".png"), out.with_suffix(".svg")]
     with rc_context({"svg.hashsalt": "ucofia"}):
-        figure.savefig(paths[0], dpi=PER_INCH)
-        figure.savefig(paths[1], metadata={"Date": None})
+        with atomic_write(paths[0]) as part:
+            figure.savefig(part, format="png", dpi=PER_INCH)
+        with atomic_write(paths[1]) as part:
+            figure.savefig(part, format="svg", metadata={"Date": None})
     return paths
 
 

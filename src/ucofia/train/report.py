@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ucofia.atomic import atomic_write
 from ucofia.train.run_folder import RunFolder
 
 REPORT, LOSS_PLOT, VALIDATION_PLOT = "report.md", "loss.png", "validation.png"
@@ -84,5 +85,5 @@ def _figure() -> tuple[Any, Any]:
 
 
 def _save(folder: RunFolder, figure: Any, name: str) -> None:
-    with folder.written():
-        figure.savefig(folder.path / name, dpi=120)
+    with folder.written(), atomic_write(folder.path / name) as part:
+        figure.savefig(part, format="png", dpi=120)

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ucofia.atomic import write_atomic
+from ucofia.errors import FileWriteError
 from ucofia.index.results.hits import attribution
 from ucofia.index.search.scoring import Query, score
 from ucofia.index.storage.collection import Collection
@@ -104,15 +106,19 @@ class Explanation:
         return values
 
     def save(self, path: Path | str) -> Path:
-        """Write a picture (.png, .jpg), or the numbers (.json)."""
+        """Write a picture (.png, .jpg), or the numbers (.json); until then the old file stays."""
         path = Path(path)
         if path.suffix.lower() == ".json":
             values = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-            path.write_text(values + "\n")
+            content = (values + "\n").encode()
         else:
-            from ucofia.index.results.pictures import draw
+            from ucofia.index.results.pictures import draw, encoded
 
-            draw(self).save(path)
+            content = encoded(draw(self), path)
+        try:
+            write_atomic(path, content)
+        except OSError as error:
+            raise FileWriteError(path, error.strerror or str(error)) from error
         return path
 
 

@@ -84,9 +84,12 @@ def cut(hit: Hit, folder: Path, *, seconds: float = CLIP_SECONDS) -> Path:
     opening = next(frames, None)
     if opening is None:
         raise VideoError(hit.path, "there are no frames around that second")
-    folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{Path(hit.path).stem}_{hit.best_second:.1f}s_{hit.segment[:6]}.mp4"
-    write_mp4(out, itertools.chain([opening], frames), frames_per_second=CLIP_RATE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_mp4(out, itertools.chain([opening], frames), frames_per_second=CLIP_RATE)
+    except OSError as error:
+        raise FileWriteError(out, error.strerror or str(error)) from error
     return out
 
 

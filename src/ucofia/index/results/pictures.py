@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 
+from ucofia.errors import SettingError
 from ucofia.index.results.explain import whole_words
 from ucofia.timecode import format_timecode
 
@@ -52,6 +53,16 @@ def draw(explanation: "Explanation") -> Image.Image:
         corner = (MARGIN + column * (WORD_PICTURE + 14), words_at + row * (WORD_PICTURE + 66))
         _word(canvas, pen, explanation, word, corner)
     return canvas
+
+
+def encoded(picture: Image.Image, path: Path) -> bytes:
+    """Encode a picture as the name of its file says."""
+    kind = Image.registered_extensions().get(path.suffix.lower())
+    if kind not in ("PNG", "JPEG"):
+        raise SettingError("path", str(path), "its name must end in .png, .jpg or .json")
+    made = io.BytesIO()
+    picture.save(made, kind)
+    return made.getvalue()
 
 
 def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
