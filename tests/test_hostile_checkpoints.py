@@ -54,6 +54,13 @@ def test_a_tensor_that_repeats_one_number_is_not_copied(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "m.pt")
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_pickle_of_other_things_is_one_sentence_and_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "m.pt").write_bytes(pickle.dumps(Path("x"), protocol=4))
+    with pytest.raises(CheckpointError, match="holds other things, left unopened"):
+        convert.read_state(tmp_path / "m.pt")
+
+
 def test_a_pickle_that_asks_for_memory_is_not_run(tmp_path: Path) -> None:
     greedy = b"\x80\x02K\x01r" + struct.pack("<I", 2**31) + b"."
     files = {"m/data.pkl": greedy, "m/constants.pkl": b""}
@@ -150,9 +157,10 @@ def test_settings_of_no_model_are_one_sentence(
         ("{}", "names no model_type.*backbone, format, model"),
         ('{"model": {}, "format": 1}', "has no backbone"),
         ('{"model_type": "clip", "projection_dim": 1e300}', "projection_dim is 1e.300"),
+        ('{"model": {}, "format": "1", "backbone": {}}', "its format is '1', not a number"),
         ('{"model_type": "unheard-of"}', "describes a 'unheard-of' model"),
     ],
-    ids=["deep", "cut", "list", "empty", "half", "absurd", "unknown"],
+    ids=["deep", "cut", "list", "empty", "half", "absurd", "format", "unknown"],
 )
 def test_a_folder_that_is_not_understood_is_refused_with_the_reason(
     tmp_path: Path, content: str, reason: str

@@ -234,7 +234,9 @@ def _require_possible(values: Any, path: Path, key: str = "") -> None:
 def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     settings = _read_settings(folder)
     made_for = settings["format"]
-    if not isinstance(made_for, int) or made_for > FORMAT:
+    if not isinstance(made_for, int):
+        raise CheckpointError(folder / CONFIG, f"its format is {made_for!r}, not a number")
+    if made_for > FORMAT:
         raise NewerFormatError(folder, made_for, FORMAT)
     _require_possible(settings, folder / CONFIG)
     weights = folder / WEIGHTS

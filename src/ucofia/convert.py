@@ -6,6 +6,7 @@ else is an error that lists it. The reading of a checkpoint is told by its tenso
 
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +95,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if torchscript.is_torchscript(path):
             state: Any = torchscript.read_tensors(path)
         else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # it may be of another pickle
+                state = torch.load(path, map_location="cpu", weights_only=True)
     except (CheckpointError, UnsafeFileError):
         raise
     except pickle.UnpicklingError as error:  # torch's advice would be to run what is in the file

@@ -246,6 +246,7 @@ def test_files_that_are_no_truth_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "halves.txt").write_text("0.5\n1\n")
     (tmp_path / "table.json").write_text(json.dumps([[1, 2]]))
     np.save(tmp_path / "floats.npy", np.zeros(3))
-    for name in ("halves.txt", "table.json", "floats.npy"):
+    (tmp_path / "empty.csv").write_text("")
+    for name in ("halves.txt", "table.json", "floats.npy", "empty.csv"):
         with pytest.raises(MatrixError, match="one whole number per text"):
             load_truth(tmp_path / name)

@@ -364,6 +364,8 @@ def test_the_port_is_taken_before_it_is_announced() -> None:
         taken.listen()
         with pytest.raises(SettingError, match="choose another with --host or --port"):
             _listening("127.0.0.1", taken.getsockname()[1])
+    with _listening("127.0.0.1", 0) as open_, socket.create_connection(open_.getsockname()):
+        pass  # who was told the address may come at once
     for host, port in (("h\x1b\x9b", 0), ("a..b", 0), ("127.0.0.1", 70_000)):
         with pytest.raises(SettingError, match="cannot be listened on"):
             _listening(host, port)

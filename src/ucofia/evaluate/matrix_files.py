@@ -6,6 +6,7 @@ that is too large for the memory lies in a temporary file that vanishes with it.
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def load_truth(path: Path) -> np.ndarray:
         elif path.suffix == ".json":
             truth = np.asarray(json.loads(path.read_text(encoding="utf-8")))
         else:
-            truth = np.loadtxt(path, dtype=np.int64, ndmin=1, encoding="utf-8")
+            with warnings.catch_warnings(action="error"):  # of a file without numbers
+                truth = np.loadtxt(path, dtype=np.int64, ndmin=1, encoding="utf-8")
     except Exception as error:  # hostile or damaged files may raise almost anything
         raise MatrixError(str(path), f"is no truth file: {_one_line(error)}", advice) from error
     if not isinstance(truth, np.ndarray):
