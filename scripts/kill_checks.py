@@ -15,8 +15,8 @@ from kill_verbs import EXPORTS, TRAIN, colour_model, tiny_model
 import ucofia
 from ucofia.index.index import Index
 from ucofia.index.search import preview, search
-from ucofia.index.search.collection import Collection
 from ucofia.index.search.preview import Preview
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.tables import exists
 from ucofia.train import optim
 from ucofia.train.run_folder import RunFolder
