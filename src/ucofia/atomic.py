@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is the old one or the new one, whoever else writes or stops."""
+"""Atomic file writes: a file is the old one or the new one, also after a kill."""
 
 import glob
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PART = ".part"  # ends the name of what is being written
-LEFT_SECONDS = 24 * 3600  # nobody writes one file for so long: whoever began it was killed
+LEFT_SECONDS = 24 * 3600  # a temporary file older than this was left by a killed process
 
 
 @contextmanager

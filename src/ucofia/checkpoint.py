@@ -139,7 +139,7 @@ def load(
         CheckpointError: There is no such folder or file, or it is not what it claims to be.
         CheckpointMismatchError: Tensors are missing, too many, or of another shape.
         HubError: The hub cannot be reached, or has no such model.
-        UnknownNameError: No model has this name; the nearest one is told.
+        UnknownNameError: No model has this name; the nearest one is suggested.
 
     Example:
         >>> save(network, "my-model")

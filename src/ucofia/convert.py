@@ -1,7 +1,7 @@
 """Other people's checkpoints -> our model: OpenAI's, open_clip's, the authors', the peers'.
 
 Every tensor of a file is either used, or named here as one that its own code never used; anything
-else is an error that lists it. The reading of a checkpoint is told by its tensors' names.
+else is an error that lists it. The kind of a checkpoint follows from its tensors' names.
 """
 
 import pickle

@@ -111,7 +111,7 @@ class NotFiniteScoreError(UCoFiAError):
 
 
 class NoRoomError(UCoFiAError):
-    """The folder for temporary files is too small for a calculation."""
+    """The temporary folder has no room for a matrix of scores."""
 
     def __init__(self, folder: str, size_bytes: int, problem: str) -> None:
         self.folder, self.size_bytes = folder, size_bytes
@@ -122,7 +122,7 @@ class NoRoomError(UCoFiAError):
 
 
 class FileWriteError(UCoFiAError):
-    """A file that somebody asked for could not be written."""
+    """An output file could not be written."""
 
     def __init__(self, path: object, problem: str) -> None:
         self.path = path
@@ -396,7 +396,7 @@ class IndexWriteError(UCoFiAError):
 
 
 class IndexBusyError(UCoFiAError):
-    """Another process has been writing to an index for longer than somebody would wait."""
+    """The writer lock of an index was not free within the time limit."""
 
     def __init__(self, path: object, holder: str, seconds: float) -> None:
         self.path, self.holder, self.seconds = path, holder, seconds
@@ -531,7 +531,7 @@ class DamagedCheckpointWarning(UCoFiAWarning):
 
 
 class LossNotFiniteError(UCoFiAError):
-    """Training has left the numbers."""
+    """The loss or a gradient became NaN or infinite."""
 
     def __init__(self, run: Path, what: str, step: int, saved: int | None) -> None:
         self.run, self.step, self.saved = run, step, saved
@@ -546,7 +546,7 @@ class LossNotFiniteError(UCoFiAError):
 
 
 class TrainingStoppedError(UCoFiAError):
-    """Somebody asked the training to stop, and it did so between two steps."""
+    """Training was asked to stop (a signal), and stopped between two steps."""
 
     def __init__(self, run: Path, step: int, steps: int) -> None:
         self.run, self.step, self.steps = run, step, steps

@@ -78,7 +78,7 @@ VIDEO_COLBERT = replace(
 )
 # X-Pool: the sentence pools frames by attention; nothing of that can be stored or bounded.
 X_POOL = replace(CLIP_STRAIGHT, levels=(replace(FRAME, aggregation="x-pool"),))
-# A UCoFiA that nobody has trained: what would be noise before training is left out (temporal
+# An untrained UCoFiA: what would be noise before training is left out (temporal
 # blocks copied from text, token shift, a random selector), the maps start at the identity, and
 # patches weigh little, since CLIP never trained its patch tokens to match words.
 ZERO_SHOT = replace(

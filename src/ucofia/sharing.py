@@ -1,4 +1,4 @@
-"""Models on a hub: push a folder, and find one that somebody pushed.
+"""Models on a hub: push a folder, and find one that was pushed.
 
 The one file that knows huggingface_hub. It signs in by itself (`hf auth login`, or its environment
 variable); no token passes through here, and what looks like one is cut out of its messages.

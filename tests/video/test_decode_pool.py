@@ -159,9 +159,9 @@ def test_each_death_has_its_reason(actor) -> None:
         "slow": (VideoLimitError, "decoding it took more than 3 s (Limits.seconds)"),
         "crash": (DecoderDiedError, "the decoder crashed (SIGSEGV) on it"),
         "exit": (DecoderDiedError, "the decoder ended with exit code 7 on it"),
-        "nonsense": (DecoderDiedError, "the decoder answered nonsense on it"),
-        "greedy": (DecoderDiedError, "the decoder answered nonsense on it"),
-        "endless": (DecoderDiedError, "the decoder answered nonsense on it"),
+        "nonsense": (DecoderDiedError, "the decoder sent an invalid answer on it"),
+        "greedy": (DecoderDiedError, "the decoder sent an invalid answer on it"),
+        "endless": (DecoderDiedError, "the decoder sent an invalid answer on it"),
         "short": (VideoLimitError, "decoding it made no progress for 1 s (Limits.stall_seconds)"),
     }
     for name, (kind, reason) in expected.items():

@@ -14,7 +14,7 @@ REQUEST = DecodeRequest(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_without_workers_there_is_an_error_instead_of_silence(workers: int) -> None:
-    with pytest.raises(SettingError, match=f"workers is {workers}, but somebody must decode"):
+    with pytest.raises(SettingError, match=f"workers is {workers}, but it must be at least 1"):
         list(decode_many([REQUEST], workers=workers))
 
 

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = app(args=[*general, *words], standalone_mode=False)
     except UCoFiAError as error:
         return _failed(str(error), "--debug" in general)
-    except BrokenPipeError:  # whoever read our results has seen enough
+    except BrokenPipeError:  # the reader of our output closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -85,7 +85,7 @@ def _failed(message: str, with_traceback: bool) -> int:
 
 
 def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
-    """Write our own warnings as one line; where in our source they arose helps nobody."""
+    """Write our own warnings as one line, without the place in the source."""
     if issubclass(category, UCoFiAWarning):
         return f"ucofia: {printable(str(message))}\n"
     return _plain_warning(message, category, *where, **more)

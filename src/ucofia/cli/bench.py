@@ -110,7 +110,7 @@ def _median(work: Callable[[], T], repeats: int) -> tuple[float, T]:
 
 
 def _pictures(kind: str) -> Iterator["UInt8[np.ndarray, '3 h x']"]:
-    """Draw a clip: something else every second, or a room in which somebody moves and speaks."""
+    """Draw a clip: something else every second, or a still room with a talking head."""
     import numpy as np
 
     draw = np.random.default_rng(0)

@@ -39,7 +39,7 @@ Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
 
 @data.command("list")
 def list_data(json: JsonOption = False) -> int:
-    """Name the data sets that can be opened."""
+    """List the data sets that can be opened."""
     from ucofia.datasets.registry import registered_datasets
 
     about = {name: data_set.about for name, data_set in registered_datasets().items()}

@@ -136,7 +136,7 @@ def index_command(
 
 @app.command()
 def info(index: IndexOption = None, json: JsonOption = False) -> int:
-    """Tell what an index holds, its model, whether it wants care, and which files failed."""
+    """Show what an index holds, its model, which files failed, and whether to compact it."""
     from ucofia.index.info import info as count  # not the whole Index, which costs torch
     from ucofia.index.storage.store import Store
 
@@ -182,7 +182,7 @@ def verify(index: IndexOption = None, json: JsonOption = False) -> int:
 
 @app.command()
 def compact(index: IndexOption = None, json: JsonOption = False) -> int:
-    """Make an index small and quick again after many changes, and balance its scores anew."""
+    """Join small files and drop deleted rows after many changes, and solve the bank again."""
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index, or_last=False))

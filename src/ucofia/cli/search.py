@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 FIRST_DAY = datetime(1971, 1, 1)
 NAMED = 3  # of videos that are nearly the same
-HINTED = 10  # texts; of a long file of them nobody reads more
+HINTED = 10  # texts; more hints than that are not printed
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
     list[str] | None,
@@ -53,7 +53,7 @@ ExactOption = Annotated[
     ),
 ]
 SureOption = Annotated[
-    float | None, typer.Option(help="Leave out what is less sure.", min=0.0, max=1.0)
+    float | None, typer.Option(help="Leave out hits of less confidence.", min=0.0, max=1.0)
 ]
 ExplainOption = Annotated[
     Path | None,

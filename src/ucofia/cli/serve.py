@@ -42,7 +42,7 @@ PortOption = Annotated[
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option(envvar="UCOFIA_TOKEN", help="Answer only those who know this word."),
+    typer.Option(envvar="UCOFIA_TOKEN", help="Answer only requests with this token."),
 ]
 OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 AllowHostOption = Annotated[
@@ -54,7 +54,7 @@ AllowIndexOption = Annotated[
 ]
 WaitingOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Requests that may wait before others are sent away. Default: 32."),
+    typer.Option(min=1, help="Requests that may wait; more are refused (503). Default: 32."),
 ]
 UploadOption = Annotated[
     int | None,
@@ -69,7 +69,7 @@ ConfigOption = Annotated[
 ]
 LogLevelOption = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
-    typer.Option(help="What the log tells. Default: warning."),
+    typer.Option(help="Least severity that is logged. Default: warning."),
 ]
 AccessLogOption = Annotated[
     Literal["none", "text", "json"] | None,
@@ -178,7 +178,7 @@ def _opened(settings: "ServeSettings") -> "dict[str, Index]":
         known = models.get(one.settings.fingerprint)
         if known is not None:
             one = Index.open(place, known)
-        models[one.settings.fingerprint] = one.model  # a missing one is told now
+        models[one.settings.fingerprint] = one.model  # missing: an error now
         opened[_name(one.path, opened)] = one
     return opened
 
@@ -236,7 +236,7 @@ def _announce(settings: "ServeSettings", port: int, *, open_page: bool) -> None:
 
 
 def _run(application: "FastAPI", settings: "ServeSettings", listening: socket.socket) -> None:
-    """Answer requests until somebody interrupts; those under way are answered first."""
+    """Answer requests until an interrupt; those under way are answered first."""
     import uvicorn
 
     from ucofia.serve.connections import protocol

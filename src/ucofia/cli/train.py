@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ucofia.types import Progress
 
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
-OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it goes on.")]
+OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it is resumed.")]
 DatasetOption = Annotated[
     str | None,
     typer.Option(help="What is in that folder: see `ucofia data list`. Default: the preset's."),
@@ -79,14 +79,15 @@ ChunkOption = Annotated[
     int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
 ]
 RecomputeOption = Annotated[
-    bool, typer.Option(help="Save memory inside the towers too, for one more pass.")
+    bool,
+    typer.Option(help="Activation checkpointing in the towers: less memory, slower."),
 ]
-SeedOption = Annotated[int, typer.Option(help="Decides everything random.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
 BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.")]
 TrackOption = Annotated[
     list[str] | None,
-    typer.Option(help="Also tell tensorboard, trackio or wandb; may be repeated."),
+    typer.Option(help="Also log to tensorboard, trackio or wandb; may be repeated."),
 ]
 
 
@@ -120,9 +121,9 @@ def train(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Train a preset on a data set; run again, it goes on where it was.
+    """Train a preset on a data set; the same command resumes an unfinished run.
 
-    Where not said otherwise, the preset decides. `torchrun ... -m ucofia train ...` uses many
+    Options that are not given come from the preset. `torchrun ... -m ucofia train ...` uses many
     processes. `train lit` teaches a text tower the space of a vision tower that stays as it is.
 
     Example: ucofia train ucofia-msrvtt --data ~/msrvtt --out ~/runs/first

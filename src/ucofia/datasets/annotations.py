@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(where: str, text: str) -> Any:
-    """Parse JSON from people we do not know; anything odd is an error that names the place."""
+    """Parse untrusted JSON; whatever is wrong becomes an error that names file and line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

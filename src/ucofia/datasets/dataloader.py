@@ -175,14 +175,14 @@ class _Rows(Dataset[RowBatch | UCoFiAError]):
 def _loaded(
     steps: Dataset[Loaded | UCoFiAError], chosen: Sequence[int], workers: int
 ) -> Iterator[Loaded]:
-    """Load steps in order. Errors travel as values: a loader would forget their class."""
+    """Load steps in order. Errors are passed as values: torch's loader would lose their class."""
     loader = DataLoader(
         steps,
         batch_size=None,
         sampler=chosen,
         num_workers=workers,
         collate_fn=_as_it_is,
-        # Its own: a loader draws a seed for its workers, which must not move everybody's.
+        # A generator of its own: the loader draws a seed from it, not from the global one.
         generator=torch.Generator(),
     )
     for batch in loader:
@@ -210,7 +210,7 @@ def _kept_apart(order: Plan, truth: NDArray[np.int64], batch: int) -> Plan:
     stream, waiting, planned = deque(order.tolist()), deque[int](), list[int]()
     while stream or waiting:
         used: set[int] = set()
-        # Who had to wait comes first; each queue is passed once.
+        # Rows that were put back come first; each queue is passed once.
         for queue, turns in ((waiting, len(waiting)), (stream, len(stream))):
             for _ in range(turns):
                 if len(used) == batch:

@@ -1,4 +1,4 @@
-"""Features instead of videos: frames that somebody else's network has already looked at.
+"""Features instead of videos: frames that another network has encoded already.
 
 A folder with
 

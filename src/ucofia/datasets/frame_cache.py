@@ -38,7 +38,7 @@ class CacheSettings:
     quality: int | None = None  # JPEG's; None keeps every pixel as it was decoded
 
     def __post_init__(self) -> None:
-        """Check what no type can say."""
+        """Check the ranges."""
         for name in ("frames", "size"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -138,7 +138,7 @@ def failures(folder: Path, ids: Collection[str] | None = None) -> list[CacheFail
     try:
         found = [CacheFailure(**json.loads(line)) for line in lines]
     except (ValueError, TypeError, RecursionError) as error:
-        advice = "delete it: the next run lists anew what fails"
+        advice = "delete it: the next run writes it again"
         raise AnnotationError(str(path), f"it is damaged ({error})", advice) from error
     return [failure for failure in found if ids is None or failure.id in ids]
 

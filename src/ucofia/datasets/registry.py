@@ -82,7 +82,7 @@ def registered_datasets() -> Mapping[str, DatasetSpec]:
 
 
 def open_data(name: str, data: Path | None = None) -> OpenedData:
-    """Open a data set; its parts are the same for whoever trains on them or tests with them.
+    """Open a data set by its name; training and evaluation get the same splits.
 
     Args:
         name: One of `ucofia data list`, such as "msvd" or "folder".

@@ -1,4 +1,4 @@
-"""Visual tokens that a frozen tower gave once: later trainings and tests never touch pixels.
+"""A cache of visual tokens of a frozen tower: later trainings and tests decode no frames.
 
 A token cache is a folder like a frame cache (`frame_cache.py`): shards that appear whole, so that
 a killed run leaves less, never something wrong. `tokens.json` says how frames were chosen and
@@ -100,7 +100,7 @@ class TokenFrames:
             raise SettingError("frames", model.config.frames, rule)
 
     def of(self, config: ModelConfig) -> "TokenFrames":
-        """Hand on only the patches that a model looks at; it costs less and changes nothing."""
+        """Return only the candidate patches of a model: less memory, the same result."""
         return replace(self, candidates=config.candidates)
 
 

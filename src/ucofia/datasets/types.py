@@ -1,7 +1,7 @@
 """What every data set becomes: videos, texts, and which video each text describes.
 
 The rest of the package asks no data set for its annotation format, its protocol or its file names;
-it reads these nouns. They hold no pixels: `frames.py` brings those by video id.
+it reads these nouns. They hold no pixels: a `FrameSource` gives those (`frame_sources.py`).
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Split:
     texts: tuple[TextItem, ...]
 
     def __post_init__(self) -> None:
-        """Refuse rows that no evaluation could make sense of."""
+        """Refuse repeated video ids, texts of unknown videos and texts that are not Unicode."""
         repeated = [id for id, count in Counter(v.id for v in self.videos).items() if count > 1]
         if repeated:
             raise AnnotationError(

@@ -73,7 +73,7 @@ class Bert(nn.Module):
     def forward(
         self, ids: Int[Tensor, "t w"], mask: Bool[Tensor, "t w"]
     ) -> Float[Tensor, "t w d"]:
-        """Return the last hidden states; padding is attended to by nobody."""
+        """Return the last hidden states; padding is masked."""
         return self.run(self.embed(ids), mask)
 
     def embed(self, ids: Int[Tensor, "t w"]) -> Float[Tensor, "t w d"]:

@@ -122,6 +122,6 @@ def _visibility(
     shown = torch.cat(
         [mask.new_ones(videos, globals_), mask.repeat_interleave(patches, dim=1)], dim=1
     )
-    shown = torch.cat([shown, torch.zeros_like(mask)], dim=1)  # nobody looks at the views
+    shown = torch.cat([shown, torch.zeros_like(mask)], dim=1)  # no token attends to the views
     visible: Tensor = sees[None] & shown[:, None]
     return visible[:, None]

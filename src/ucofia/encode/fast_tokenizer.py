@@ -45,7 +45,7 @@ class FastTokenizer:
     def from_folder(
         cls, folder: Path, padding: Mapping[str, Any], *, positions: int
     ) -> "FastTokenizer":
-        """Read back what `json` and `describe` said."""
+        """Read back what `json` and `describe` gave."""
         try:
             json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
             return cls(json, padding=Padding(**padding), positions=positions)

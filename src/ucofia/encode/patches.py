@@ -61,7 +61,7 @@ class PatchSelector(nn.Module):
 
 
 def nearness(tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n"]:
-    """Score tokens by likeness to their frame: the choice of a model that nobody has trained."""
+    """Score tokens by likeness to their frame: the choice of an untrained model."""
     directions = nn.functional.normalize(tokens, dim=-1)
     return (directions * directions[..., :1, :]).sum(-1)
 

@@ -1,4 +1,4 @@
-"""A backbone whose frames were encoded long ago: features from disk with any text tower.
+"""A backbone of precomputed frame features from disk, with any text tower.
 
 What researchers often have is a data set whose videos are gone but whose features remain.
 Frames arrive as vectors (or as a frame vector followed by patch vectors) and pass one learned

@@ -1,4 +1,4 @@
-"""What a frozen text tower said about each text, kept on disk.
+"""A cache on disk of what a frozen text tower returned for each text.
 
 A tower that is not trained gives the same answer in every epoch and every run, so it is asked
 once. Answers are kept in half precision, in files of a few thousand texts that appear whole or

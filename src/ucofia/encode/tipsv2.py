@@ -2,7 +2,7 @@
 
 Trained to align patches with texts: patches, frames, words and sentences share one space without a
 projection. A frame is the first class token (the one that saw captions people wrote); register
-tokens take part in the tower and are left out of what it says. The sentence is the mean of its
+tokens take part in the tower and are left out of its output. The sentence is the mean of its
 words.
 """
 

@@ -36,7 +36,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
     """Find videos and pictures in folders, in order; a file that is named is taken in any case.
 
     Hidden folders are left out, links to folders are not followed. A name that is not there is
-    an error, because nothing would be found and nobody would know why.
+    an error: a misspelt path must not look like an empty folder.
     """
     seen: set[str] = set()
     for path in paths:
@@ -57,7 +57,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
 def content_hash(path: str) -> str:
     """Name the content of a file, whatever the file is called.
 
-    Only an ordinary file has a content: to open a pipe is to wait for whoever writes into it.
+    Only regular files are opened: a pipe would block.
     """
     require_file(Path(path))
     digest = hashlib.blake2b(digest_size=16)
@@ -96,7 +96,7 @@ def is_gone_for_good(path: str) -> bool:
 
 
 def _status(path: str) -> os.stat_result | None:
-    for look in (os.stat, os.lstat):  # a link that leads nowhere is there, and somebody's mistake
+    for look in (os.stat, os.lstat):  # a broken link is reported, not skipped
         with contextlib.suppress(OSError):
             return look(path)
     return None  # gone since the folder was read, as the temporary files of cameras are

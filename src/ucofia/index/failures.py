@@ -54,7 +54,7 @@ class KnownFailure:
         return cls(file.path, file.size_bytes, file.mtime_ns, kind, error.reason)
 
     def still_holds(self, file: FoundFile, *, retry: bool) -> bool:
-        """Tell whether to try again would be in vain, or costly where that is not wished."""
+        """Tell whether to skip the file: unchanged, and its failure is not tried again."""
         is_same = (self.size_bytes, self.mtime_ns) == (file.size_bytes, file.mtime_ns)
         return is_same and self.error not in (_PASSING if retry else _CHEAP)
 
@@ -69,7 +69,7 @@ def known_failures(store: Store) -> dict[str, KnownFailure]:
 
 
 def remember(store: Store, failures: Iterable[KnownFailure]) -> None:
-    """Add files to those that failed, or say anew what is wrong with them."""
+    """Add files to those that failed, or update their reasons."""
     old = store.small(_TABLE)
     has_kinds = old is not None and old.schema.names == _SCHEMA.names
     table = pa.Table.from_pylist([asdict(failure) for failure in failures], schema=_SCHEMA)

@@ -1,4 +1,4 @@
-"""What a person may want to know about a text before trusting its answer.
+"""Hints about a query text: a misspelt word, or a language that the model does not read.
 
 A tokenizer cuts a word that it has never seen whole into pieces. Such a word may be misspelt: then
 a word that the model does know is near. If most words are cut, or written in another script, the

@@ -105,7 +105,7 @@ class Index(Queries):
             source = model.source
         else:
             source = str(model)
-            # A name stays a name, even where a folder of the same name lies about.
+            # A known name stays a name, even where a folder of the same name exists.
             if not checkpoint.is_name(source) and os.path.isdir(os.path.expanduser(source)):
                 source = os.path.abspath(os.path.expanduser(source))
             model = checkpoint.load(source, device=device)
@@ -369,7 +369,7 @@ class Index(Queries):
     def compact(
         self, *, lock_timeout: float | None = None, progress: Progress | None = None
     ) -> None:
-        """Join small files, drop what was deleted, and solve the bank anew.
+        """Join small files, drop what was deleted, and solve the bank again.
 
         Of more than ten million segments the videos get a vector index, for `exact=False`.
 

@@ -27,7 +27,7 @@ class IndexInfo:
     segment: Segment  # how videos are cut: "auto", "whole" or seconds
     bank_texts: int
     has_confidence: bool  # whether hits have one: the bank is solved, and has texts enough
-    balancing_is_due: bool  # so much came or went that `compact` is worth while
+    balancing_is_due: bool  # so many segments came or went that `compact` pays
     format: int
     version: int
     fragments: int

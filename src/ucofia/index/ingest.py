@@ -349,7 +349,7 @@ class _Run:
         rows_of = self._rows_by_hash({identity.content_hash for identity in copies})
         for identity in copies:
             rows = rows_of.get(identity.content_hash)
-            if not rows:  # since this run began, somebody else replaced them
+            if not rows:  # another writer replaced them since this run began
                 self._must_decode.add(identity.path)
                 self._queue.append(
                     FoundFile(identity.path, identity.size_bytes, identity.mtime_ns)

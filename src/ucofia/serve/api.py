@@ -1,7 +1,7 @@
-"""What each address of the API does: read a question, await its answer, write it.
+"""The HTTP endpoints of one index: validate a request, await the engine, build the response.
 
-Nothing here computes: that happens on the threads of executors and of `Thumbnails`. Which address
-leads here is `routes`' business.
+Nothing here computes: that happens on the threads of executors and of `Thumbnails`. `routes` maps
+URLs to these methods.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ PageParams = Annotated[schema.Page, Query()]
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
-    """What the engine says, about which version, and what it cost without waiting."""
+    """A result of the engine, the version it is of, and the seconds it took without queueing."""
 
     value: T
     catalogue: Catalogue
@@ -174,7 +174,7 @@ class Api:
         )
 
     async def info(self) -> schema.InfoAnswer:
-        """Say what the index holds and what is going on."""
+        """Describe what the index holds, and running jobs."""
         facts = await self.executors.read.run(self.handle.info)
         job = await self.executors.read.run(self.jobs.current)
         known = self.handle.catalogue

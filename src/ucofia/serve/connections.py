@@ -2,7 +2,7 @@
 
 A connection must bring the head of its request in time, and there are only so many, in all and
 from one address. At the limit the one goes that has kept the server waiting longest: it sent no
-whole request, or does not read its answer. So whoever asks properly always gets in.
+whole request, or does not read its answer. So a well-behaved client always gets a connection.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""All questions to one index: asked from many requests, answered one after another.
+"""All queries to one index: many requests at once, answered one after another on one thread.
 
 The only part of the server that uses the model. Everything here runs on the executor's thread;
 routes await `ask`. Knows no HTTP.
@@ -55,12 +55,12 @@ class Found:
 
 @dataclass(frozen=True)
 class TextTimeline:
-    """How well a text fits a video over its time, and what is little and much of that here."""
+    """Similarity of a text to a video over time, with the scale of this collection."""
 
     points: Sequence[tuple[float, float]]  # second, similarity
     segments: Sequence[Hit]
-    low: float  # what an ordinary moment of this collection has
-    high: float  # what the best moment of this collection has
+    low: float  # similarity of an ordinary moment of this collection
+    high: float  # similarity of the best moment of this collection
 
 
 class Engine:
@@ -125,7 +125,7 @@ class Engine:
         return replace(found, hints=self.snapshot.hints(question))
 
     def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
-        """Find videos like one of the index; its own copies are no news."""
+        """Find videos like one of the index, without its own copies."""
         info = self.view.catalogue.video(video)[0]
         own = {place.path for place in self.view.catalogue.copies(info)}
 
@@ -172,7 +172,7 @@ class Engine:
         return self._examples[:most]
 
     def timeline(self, text: str, video: str) -> TextTimeline:
-        """Follow a text through a video."""
+        """Compute the similarity of a text to every frame of a video."""
         parts = self.view.catalogue.video(video)[:SEGMENTS_ON_TIMELINE]
         text = TextQuery.plain(text)
         plain = TextQuery((text,))
@@ -280,7 +280,7 @@ class Engine:
         return distinct_hits(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
 
     def _kept(self, key: tuple[object, ...], wanted: int, answer: RankHits) -> list[Hit]:
-        """Answer, or remember: people go back and forth between a few searches."""
+        """Return the cached answer of a query, or compute it (least recently used cache)."""
         known = self._answers.pop(key, None)
         if known is None or (known[0] < wanted and len(known[1]) >= known[0]):
             known = (wanted, answer(wanted))
@@ -296,5 +296,5 @@ def _found(page: DistinctHits, offset: int, top: int, *, was_cut: bool = False) 
 
 
 def one_thread() -> None:
-    """Let torch compute on this thread alone: there is always the next request."""
+    """Make torch use one thread: requests are parallel already."""
     torch.set_num_threads(1)

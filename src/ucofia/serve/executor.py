@@ -1,7 +1,7 @@
 """One thread for heavy work behind a bounded queue: back-pressure instead of endless waiting.
 
 Searching is computing, and a machine computes no faster when more people ask at once. So requests
-queue, and when the queue is full the next one is told when to come back (503, Retry-After). The
+queue; when the queue is full a request is refused with a time to retry (503, Retry-After). The
 event loop never computes. Knows nothing of what the work is.
 """
 
@@ -38,7 +38,7 @@ class BoundedExecutor:
             raise BusyError(self.pending, self._retry_after_seconds())
         self.pending += 1
         future = self._thread.submit(self._timed, partial(work, *args))
-        # Counted until it is off the queue, also when whoever asked has gone away.
+        # Counted until it is off the queue, also when its client has disconnected.
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: _call(loop, self._done))
         return await asyncio.wrap_future(future)

@@ -23,7 +23,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the place of a file must n
 
 
 class Files:
-    """The doors to files of an index."""
+    """Opens files of an index after checking them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self.folders = tuple(place_of(folder) for folder in folders)

@@ -54,7 +54,7 @@ class IndexHandle:
 
     @property
     def catalogue(self) -> Catalogue:
-        """What the version held that was seen last; nobody waits for it."""
+        """The catalogue of the version that was read last; never waits for a newer one."""
         view = self._view
         return EMPTY if view is None else view.catalogue
 
@@ -87,7 +87,7 @@ class IndexHandle:
             return row.thumbnails
 
     def explain(self, view: View, text: str, segment: str) -> Explanation:
-        """Say why a segment of a version got its score; reads its row, so nobody else may."""
+        """Explain the score of a segment of a version; reads its row under the lock."""
         with self._lock:
             return view.snapshot.explain(text, segment)
 

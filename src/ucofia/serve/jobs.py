@@ -1,4 +1,4 @@
-"""An index job that somebody starts from outside: at most one, only below folders that were named.
+"""An indexing job started over HTTP: at most one at a time, only below folders that were allowed.
 
 Runs on a thread of its own with the same weights; searches go on meanwhile and see what has been
 committed. A job that is stopped keeps what it has finished.

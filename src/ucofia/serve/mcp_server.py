@@ -1,7 +1,7 @@
 """Tools for assistants: search, describe, explain and info over the Model Context Protocol.
 
 The same engine as behind the page, read-only: nothing here writes to the index or touches a
-video. Hits name files by their paths, because an assistant works for the person whose they are.
+video. Hits name files by their paths: the assistant works for the owner of the files.
 """
 
 import threading

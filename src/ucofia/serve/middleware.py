@@ -1,4 +1,4 @@
-"""Who may ask, and how much: the checks before any request reaches its route.
+"""Request limits and access control: host, origin, token, body size, before any route.
 
 A server on localhost is still reachable by every web page that the person has open. So a request
 must name this machine (a name that an attacker's DNS points here is refused), must not come from
@@ -101,7 +101,7 @@ class SecurityMiddleware:
         is_started = is_replaced = False
 
         async def unless_refused(message: Message) -> None:
-            """Say what was wrong with the body, whatever the route made of its absence."""
+            """Answer with what was wrong with the body, instead of the route's own error."""
             nonlocal is_started, is_replaced
             if body.refusal is not None and message["type"] == "http.response.start":
                 is_replaced = True
@@ -147,7 +147,7 @@ class _Body:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Compare without telling by the time it takes how much of it was right."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(), token.encode())
 
 

@@ -39,7 +39,7 @@ class Metrics:
         )
 
     def gauge(self, name: str, what: str, of_index: Mapping[str, Callable[[], float]]) -> None:
-        """Show a number per index that is asked for when somebody looks."""
+        """Add a gauge per index; its value is computed when the metrics are read."""
         gauge = Gauge(f"ucofia_{name}", what, ("index",), registry=self._registry)
         for index, value in of_index.items():
             gauge.labels(index).set_function(value)

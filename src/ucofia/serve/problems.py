@@ -102,7 +102,7 @@ def of_error(error: UCoFiAError) -> JSONResponse:
 
 
 def of_bug(error: Exception) -> JSONResponse:
-    """Answer when something happened that nobody thought of; only the log says what."""
+    """Answer an unexpected exception with 500; only the log has the details."""
     logger.error("a request met a bug", exc_info=error)
     return response("failed", "something went wrong inside the server; its log says what")
 

@@ -1,4 +1,4 @@
-"""Which address leads where, and what OpenAPI says about it."""
+"""URL routes of the API and the page, with their OpenAPI descriptions."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ _FILE = {"schema": {"type": "string", "format": "binary"}}
 
 
 def api_routes(api: Api) -> APIRouter:
-    """The questions."""
+    """Routes of the queries."""
     router = APIRouter(prefix="/api")
     uploaded = {kind: _FILE for kind in uploads.TYPES}
     json = {"application/json": {"schema": schema.TextPage.model_json_schema()}}
@@ -199,7 +199,7 @@ def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSetting
 
 
 def home_of(settings: ServeSettings, prefix: str) -> Endpoint:
-    """Lead from the name of an index to its page, whose addresses are relative to a folder."""
+    """Redirect from the name of an index to its page, whose links are relative."""
 
     async def page() -> Response:
         return RedirectResponse(f"{settings.base_path}{prefix}/")
@@ -208,7 +208,7 @@ def home_of(settings: ServeSettings, prefix: str) -> Endpoint:
 
 
 def session_route(settings: ServeSettings) -> APIRouter:
-    """The one place where a browser shows the token."""
+    """The route where a browser exchanges the token for a cookie."""
     router = APIRouter(prefix="/api")
 
     @router.post("/session", status_code=204, responses=responses(413))

@@ -163,7 +163,7 @@ class Thumbnails:
             return self._tasks.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             pass
-        with self._lock:  # whoever asks now must see that this thread takes no more
+        with self._lock:  # requests from now on must see that this thread takes no more
             try:
                 return self._tasks.get_nowait()
             except queue.Empty:

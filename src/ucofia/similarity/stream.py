@@ -10,7 +10,7 @@ matrix-vector products. The copy is made around a pair of potentials and is only
 them: when the potentials have moved too far for entries lost to underflow not to matter, it is
 made again from the scores.
 
-This file knows rows and columns; which of them are texts is its caller's business. Potentials are
+Rows and columns are abstract here; callers decide which of them are texts. Potentials are
 natural logarithms of `exp(scale * score)`, in double precision whatever the scores are.
 """
 
@@ -43,7 +43,7 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix that is read, or computed anew, some rows at a time.
+    """A matrix that is read, or recomputed, some rows at a time.
 
     `read(start, stop)` returns those rows. `.T` is the same matrix with the roles exchanged, for a
     source whose rows are the candidates.

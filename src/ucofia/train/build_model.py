@@ -88,7 +88,7 @@ def joined_towers(vision: str, text: str) -> JoinedBackbone:
 
 
 def without_shift(config: ModelConfig) -> ModelConfig:
-    """Leave out token shift, which works inside a vision tower that nobody asks any more."""
+    """Leave out token shift: it works inside the vision tower, which does not run here."""
     return replace(config, shifted_blocks=())
 
 

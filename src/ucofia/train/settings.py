@@ -1,4 +1,4 @@
-"""Everything that a run is told, what it trains on, and how it describes itself."""
+"""Settings and data of a training run, and how a run describes itself."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -146,7 +146,7 @@ def _backward_to_features(
     kind: Loss,
     loss_scale: float,
 ) -> Float[Tensor, ""]:
-    """Score, lose and go back as far as the features, whose `.grad` is then that of the batch."""
+    """Scores, loss and backward pass down to the features, whose `.grad` is then the batch's."""
     everyone = videos
     if world.ranks > 1:
         everyone = _cut([_map(videos, lambda tensor: gather(tensor, world))])

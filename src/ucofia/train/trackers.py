@@ -19,7 +19,7 @@ PROJECT = "ucofia"
 
 
 class Tracker(Protocol):
-    """What is told about a training, by its first process only."""
+    """Experiment trackers: metrics of a run, logged by its first process only."""
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add one point to each curve."""

@@ -1,7 +1,7 @@
 """The reference crop of a frame: short side to size by PIL's bicubic filter, then the centre.
 
 This is what CLIP's own preprocessing did when the published models were trained, to the bit.
-Beside it, whole frames that people look at are made smaller. Needs no torch, so that the processes
+Beside it, whole frames are scaled down for display. Needs no torch, so that the processes
 that decode start quickly; `pixels` turns crops into network input.
 """
 

@@ -98,7 +98,7 @@ def decode_many(
     results. Closing the iterator, or an interrupt, ends the workers.
     """
     if workers < 1:
-        raise SettingError("workers", workers, "somebody must decode; it must be at least 1")
+        raise SettingError("workers", workers, "it must be at least 1")
     ahead = in_flight or 2 * workers
     pending: deque[_Parts] = deque()
     with _Pool(command, limits) as pool, ThreadPoolExecutor(workers) as threads:
@@ -146,7 +146,7 @@ class _Parts:
                 return
 
     def _put(self, result: Decoded | Failed | BaseException) -> None:
-        while not self._pool.is_closed:  # else nobody wants it any more
+        while not self._pool.is_closed:  # else its result is not wanted any more
             try:
                 self._queue.put(result, timeout=_WATCHDOG_SECONDS)
                 return
@@ -190,7 +190,7 @@ class _Pool:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody waits for results any more."""
+        """Whether results are not wanted any more."""
         return self._closed.is_set()
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 Started by `decode_pool`. A line of JSON with the limits comes
 first, then one line per request; the answer is a line of JSON and the bytes of the crops. No
-pickles: whoever takes over a decoder with a crafted file must not gain the parent as well.
+pickles: a crafted file that takes over the decoder must not reach the parent.
 Imports no torch, so that it starts quickly.
 """
 

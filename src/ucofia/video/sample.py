@@ -37,7 +37,7 @@ class Sampling:
     seconds: tuple[float, ...] = ()  # when given, exactly the frames on the screen then
 
     def __post_init__(self) -> None:
-        """Check what no type can say."""
+        """Check values that the types allow."""
         if self.frames < 1:
             raise SettingError("frames", self.frames, "a video needs at least one frame")
         if self.rule not in ("uniform", "authors"):

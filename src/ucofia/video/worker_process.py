@@ -24,7 +24,7 @@ from jaxtyping import UInt8
 from ucofia.errors import DecoderStartError
 from ucofia.video.limits import Limits
 
-# -P: a file named av.py among somebody's videos must not be imported.
+# -P: a file named av.py in the current folder must not be imported.
 VIDEO_WORKER = (sys.executable, "-P", "-m", "ucofia.video.decode_worker")
 
 _START_TIMEOUT_SECONDS = 120.0
@@ -34,7 +34,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class WorkerDied(Exception):  # noqa: N818 - an event that `decode_pool` handles, not a user's error
-    """The process ended, or said something that makes no sense, in the middle of a request."""
+    """The process ended, or sent an invalid answer, during a request."""
 
 
 class WorkerProcess:
@@ -45,7 +45,7 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._asked, self._deadline = 0.0, time.monotonic() + _START_TIMEOUT_SECONDS
         self._exceeded_limit: str | None = None
-        # A file, not a pipe: nobody has to empty it while the worker talks.
+        # A file, not a pipe: a full pipe would block the worker.
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command,
@@ -134,7 +134,7 @@ class WorkerProcess:
         try:
             code = self._process.wait(_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            return "answered nonsense"
+            return "sent an invalid answer"
         if code >= 0:
             return f"ended with exit code {code}"
         with contextlib.suppress(ValueError):
@@ -159,7 +159,7 @@ class WorkerProcess:
 
 
 def _environment() -> dict[str, str]:
-    # The worker sees the same packages, however the parent found them; "" would be whatever
-    # folder somebody stands in. It computes on one thread: there are as many workers as wished.
+    # The worker sees the same packages, however the parent found them; "" would be the
+    # current folder. One thread: work is parallel over workers.
     paths = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,6 @@
 """Score a bank's texts against segments and balance every level with Sinkhorn-Knopp.
 
-The part of a bank that costs; `bank` keeps what comes of it. A cluster does the same in parts.
+The expensive part; `bank` stores the result. A cluster does the same in parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -74,7 +74,7 @@ class Bank:
         return {kind: curve for kind, curve in found.items() if curve is not None}
 
     def is_due(self, segments: int) -> bool:
-        """Whether the collection has changed so much that solving again is worth while."""
+        """Whether the collection has changed so much that solving again pays."""
         # The first indexes did not count; the difference is the least that can have changed.
         changed = max(self.changed_segments, abs(segments - self.solved_segments))
         return bool(segments) and changed > CHANGE * self.solved_segments
@@ -82,7 +82,7 @@ class Bank:
 
 @dataclass(frozen=True)
 class Null:
-    """How the bank's texts of a kind score each segment, and what that makes of a score.
+    """Null distribution: how the bank's texts of a kind score each segment.
 
     Mean and deviation are NaN where unknown.
     """
@@ -92,7 +92,7 @@ class Null:
     calibration: Calibration
 
     def confidence(self, row: int, total: float) -> Confidence | None:
-        """How sure a score of a row is; None where nobody can say.
+        """Confidence of a score of a row; None where it is unknown.
 
         A segment that came after the bank was last applied can be ranked, but not judged.
         """
@@ -128,7 +128,7 @@ class TextNormalisation:
 
     kind: Kind
     biases: dict[str, Array]
-    null: Null | None  # None: nobody can say how sure a hit is
+    null: Null | None  # None: hits have no confidence
 
 
 def texts_of(model: str) -> list[str]:
@@ -173,7 +173,7 @@ def set_texts(store: Store, texts: Sequence[str]) -> Bank:
 
 
 def table_of_texts(texts: Sequence[str]) -> Table:
-    """Write a bank of texts that nobody has solved yet as a table."""
+    """Write an unsolved bank as a table."""
     return _table(_unsolved(texts))
 
 
@@ -239,7 +239,7 @@ def solve(
     progress: "Progress | None" = None,
     solver: Solver | None = None,
 ) -> Bank:
-    """Run Sinkhorn-Knopp on the whole collection anew; returns the bank with its solution."""
+    """Run Sinkhorn-Knopp on the whole collection; returns the bank with its solution."""
     if not len(collection):
         return bank
     text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)

@@ -1,7 +1,7 @@
 """Why a segment got its score: parts that add up, and which words, frames and patches counted.
 
 Everything comes from what the index holds; neither the file nor a second pass of the model is
-needed. The weights are those that made the score (`Aggregator.attribution`), not an afterthought.
+needed. The weights are those of the score itself (`Aggregator.attribution`).
 """
 
 import base64

@@ -49,7 +49,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class HitPart:
-    """What one text of a combined query says about a hit."""
+    """Score and confidence of one text of a combined query for a hit."""
 
     text: str
     is_wanted: bool
@@ -149,7 +149,7 @@ class Filters:
 
 
 def best_second(query: Query | None, collection: Collection, row: int) -> float:
-    """The second of the frame that counted most, or the middle where nobody can say."""
+    """The second of the frame that counted most, or the middle where no level has frames."""
     segment = collection.segments[row]
     weight = None if query is None else frame_weights(query, collection, row)
     if weight is None or not segment.frame_seconds:
@@ -297,7 +297,7 @@ def _may_be_confident(
             return rows[:0]
         total = part.totals(rows).total.astype(np.float64)
         z = standardise(total, null.mean[rows], null.deviation[rows])
-        value = null.calibration.confidence(z)  # NaN where nobody can say: left out
+        value = null.calibration.confidence(z)  # NaN where it is unknown: left out
         if at < asked.wanted:
             is_sure &= value >= least - CONFIDENCE_OFF
         else:
@@ -314,7 +314,7 @@ def _judged(
     nulls: Sequence[Null | None],
     explain: ExplainRow,
 ) -> Hit:
-    """Say what each text makes of a hit, and how sure all of them together are."""
+    """Add the score and confidence of each text to a hit, and their combined confidence."""
     parts = []
     for at, (text, part, null) in enumerate(zip(question.texts, asked.parts, nulls, strict=True)):
         total = float(part.totals(np.array([row]), alone=True).total[0])
@@ -343,8 +343,8 @@ def _judged(
 def combined_confidence(parts: Sequence[HitPart]) -> tuple[float | None, bool | None]:
     """The lowest confidence of the wanted texts, and whether all of these and no other match.
 
-    A text that is not wanted can speak against a hit, when it matches, but never for one: how
-    sure an absence is, nobody can say. So nothing is known where nothing is wanted.
+    An unwanted text can lower the confidence, when it matches, but never raise it: the confidence
+    of an absence is unknown. So there is none where nothing is wanted.
     """
     values, matches = [], []
     for part in parts:

@@ -1,7 +1,7 @@
 """Videos and pictures as questions: texts for a video, and videos like it.
 
-A video that the index holds is taken from there; any other file is decoded and encoded for the
-occasion and not kept.
+A video that the index holds is taken from there; any other file is decoded and encoded,
+and not kept.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def similar(
 ) -> list[Hit]:
     """Rank videos by their likeness to an example; what lies at its own place is left out.
 
-    `measured` is the likeness of every segment where somebody else has measured it.
+    `measured` is the likeness of every segment, where it is known already (shards).
     """
     total = likeness(video, collection)[0] if measured is None else measured
     rows = np.arange(len(collection)) if among is None else among

@@ -2,7 +2,7 @@
 
 A `Column` is one kind of vector of all segments: in memory, or in pages mapped from files, so
 that a collection much larger than the memory opens at once. Search, evaluation and explanations
-see only this; whether rows lie on a disk, and in which format, is `store`'s business.
+see only this; `store` knows whether rows are on a disk, and in which format.
 """
 
 import itertools

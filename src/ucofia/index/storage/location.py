@@ -20,7 +20,7 @@ from ucofia.errors import (
 )
 
 LOCK = ".lock"
-HOLDER = ".lock.json"  # who holds the lock; lies about when its writer was killed
+HOLDER = ".lock.json"  # who holds the lock; left behind by a killed writer
 UNFINISHED = ".unfinished"
 # No permission, no answer from a disk or a network share, too many open files.
 _OUT_OF_REACH = {
@@ -109,6 +109,6 @@ def _is_out_of_reach(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the places in somebody's source that follow it."""
+    """The message of an error, without the source locations that Lance appends."""
     lines = str(error).strip().splitlines() or [repr(error)]
     return re.sub(r", \S+\.rs:\d+.*", "", lines[0]).rstrip(".")

@@ -67,7 +67,7 @@ def writer_lock(
     timeout: float | None = None,
     progress: "Progress | None" = None,
 ) -> Iterator[bool]:
-    """Wait until nobody else writes to an index, then hold its lock; yields whether it is held.
+    """Wait for the writer lock of an index and hold it; yields whether it is held.
 
     Args:
         path: Where the index is. In an object store, and where the file system knows no locks,
@@ -113,7 +113,7 @@ def is_being_written(path: str) -> bool:
 
 
 def holder(path: str) -> Holder | None:
-    """Read who holds the lock of a local index; None when nobody does, or it cannot be told."""
+    """Read who holds the lock of a local index; None when it is free, or the holder is unknown."""
     if not is_being_written(path):
         return None
     try:
@@ -127,7 +127,7 @@ def holder(path: str) -> Holder | None:
 
 
 def noting(path: str, progress: "Progress | None") -> "Progress":
-    """Pass progress on, and note it now and then for whoever looks at the index meanwhile.
+    """Pass progress on, and write it beside the lock now and then, for other processes to show.
 
     Only the process that holds the lock may use it.
     """
@@ -158,7 +158,7 @@ def making(path: str) -> Iterator[None]:
     with writing(path):
         os.makedirs(path, exist_ok=True)
     with writer_lock(path, verb="create"):
-        if not is_free(path):  # somebody was quicker
+        if not is_free(path):  # another process was quicker
             raise IndexExistsError(path)
         marker = Path(path, UNFINISHED)
         with writing(path):
@@ -180,7 +180,7 @@ def _acquire(
         waited = time.monotonic() - began
         left = SAY_SECONDS if timeout is None else min(SAY_SECONDS, timeout - waited)
         try:
-            # At first without waiting, so that whoever waits can be told for whom.
+            # At first without waiting, so that the holder can be shown while waiting.
             lock.acquire(timeout=max(0.0, left) if is_waiting else 0.0)
             return True
         except Timeout:

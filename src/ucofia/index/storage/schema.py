@@ -1,7 +1,7 @@
 """Rows of an index: what they hold, and their columns, types and checksums as Arrow tables.
 
 `docs/storage.md` describes the same columns for readers without this package. Which files the
-tables end up in is `store`'s business.
+tables end up in is decided by `store`.
 """
 
 import hashlib

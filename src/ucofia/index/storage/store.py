@@ -143,7 +143,7 @@ class Store:
         self._newest_segments()
 
     def pinned(self) -> "Store":
-        """Return a store that keeps this version, whoever refreshes this one."""
+        """Return a store that stays at this version when this one is refreshed."""
         return Store(self.path, self.settings, self._segments, self._vectors)
 
     def newest(self) -> "Store":
@@ -319,7 +319,7 @@ class Store:
         """Join small files, drop deleted rows, and delete what no version needs any more.
 
         Only who holds the lock, and is sure that no run on a cluster is under way, may delete
-        what no version names: such files may be somebody's who has not committed yet.
+        what no version names: such files may belong to a commit of another process.
         """
         for name in self._names():
             self._committed(partial(self._join_files, name))

@@ -98,7 +98,7 @@ def has_table(path: str, name: str) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # it is there and cannot be read; whoever opens it says why
+            return True  # it is there and cannot be read; opening it raises the reason
     try:
         open_table(path, name)
     except (ValueError, OSError) as error:
