@@ -271,7 +271,7 @@ def shards_of(
 
 
 def merged(collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top: int) -> Ranking:
-    """Merge the lists of shards, each given with its first row: the list of the whole."""
+    """Merge the top-k lists of shards, each given with its first row, to that of the whole."""
     if not parts:
         return Ranking(np.zeros(0, np.int64), Scores(np.zeros(0, np.float32), {}), 0)
     rows = np.concatenate([ranking.rows + start for start, ranking in parts])

@@ -63,7 +63,7 @@ def weights(
     are those of their first axis: one for the best entry, the first of equals.
     """
     if aggregation in ("maxsim", "wti"):
-        best = _hidden(sim, mask).argmax(dim, keepdim=True)
+        best = _hidden(sim, mask).argmax(dim, keepdim=True)  # MaxSim
         return torch.zeros_like(sim).scatter_(dim, best, 1.0)
     if aggregation == "mean":
         return (mask / mask.sum(dim, keepdim=True)).expand_as(sim).to(sim.dtype)
