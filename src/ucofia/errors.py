@@ -25,9 +25,9 @@ class UCoFiAWarning(UserWarning):
     """The root of all warnings that this package gives; each is a sentence for people."""
 
 
-def _some(rows: Sequence[object], most: int = 5) -> str:
-    shown = ", ".join(str(row) for row in rows[:most])
-    return shown if len(rows) <= most else f"{shown} and {len(rows) - most} more"
+def _some(rows: Sequence[object]) -> str:
+    shown = ", ".join(str(row) for row in rows[:5])
+    return shown if len(rows) <= 5 else f"{shown} and {len(rows) - 5} more"
 
 
 # What is given: texts, settings, names, annotation files, matrices of scores

@@ -187,14 +187,6 @@ def drift(mass: Float[np.ndarray, " q"]) -> float:
     return float(np.abs(mass / total - 1 / len(mass)).sum() / 2) if total > 0 else 1.0
 
 
-def is_stale(mass: Float[np.ndarray, " q"], *, residual: float, most: float = 0.05) -> bool:
-    """Whether the candidates have drifted so far from those that were solved as to solve again.
-
-    `residual` is that of the solution, `mass` that of today's candidates.
-    """
-    return drift(mass) > residual + most
-
-
 def inverted_softmax_bias(
     bank: Num[np.ndarray, "q c"] | Blocks, *, temperature: float = 1.0
 ) -> Float[np.ndarray, " c"]:
