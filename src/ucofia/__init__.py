@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ucofia.evaluate.gallery import Engine, LevelScorer, SearchCheck
     from ucofia.evaluate.matrix_report import ReportLine
     from ucofia.index.failures import Failure
-    from ucofia.index.hints import Hint
     from ucofia.index.index import Index
     from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.storage.collection import Collection
     from ucofia.index.storage.schema import IndexSettings
-    from ucofia.index.text_query import TextQuery
+    from ucofia.index.text_query import Hint, TextQuery
     from ucofia.metrics import PairedDifference, RankSummary
     from ucofia.model import Model
     from ucofia.similarity.levels import Level
@@ -73,7 +72,7 @@ _HOMES = {
     "Filters": "ucofia.index.results.hits",
     "FramePart": "ucofia.index.results.explain",
     "FrameSource": "ucofia.datasets.frame_sources",
-    "Hint": "ucofia.index.hints",
+    "Hint": "ucofia.index.text_query",
     "Hit": "ucofia.index.results.hits",
     "HitPart": "ucofia.index.results.hits",
     "Index": "ucofia.index.index",

@@ -8,8 +8,8 @@ from ucofia.index.results.explain import (
     PatchPart,
     WordPart,
     whole_words,
-    words_with_pieces,
 )
+from ucofia.index.text_query import words_with_pieces
 
 
 @pytest.mark.parametrize(

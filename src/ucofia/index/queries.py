@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ucofia.errors import SettingError
-from ucofia.index.hints import Hint
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search.search import TOP, Recall
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
-from ucofia.index.text_query import TextQuery
+from ucofia.index.text_query import Hint, TextQuery
 
 
 class Queries(ABC):

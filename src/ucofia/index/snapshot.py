@@ -17,7 +17,6 @@ from ucofia.config import VideoUnit
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
-from ucofia.index.hints import Hint, Vocabulary, cut_words, hints
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
@@ -26,17 +25,16 @@ from ucofia.index.search import preview as previews
 from ucofia.index.search import search
 from ucofia.index.search.bounds import names_of, unit_of, vectors_of
 from ucofia.index.search.combined import Part, combination
-from ucofia.index.search.grouping import rank_videos
 from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.preview import Preview, SavedPreview
-from ucofia.index.search.scoring import Query, Ranking, queries
+from ucofia.index.search.scoring import Query, Ranking, queries, rank_videos
 from ucofia.index.search.search import Nearest, Recall, Searcher
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
-from ucofia.index.text_query import TextQuery
+from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 

@@ -17,9 +17,8 @@ from ucofia.errors import NotExplainableError
 from ucofia.index.calibration.bank import Null
 from ucofia.index.calibration.confidence import MATCH, standardise
 from ucofia.index.search.combined import Combination, rank
-from ucofia.index.search.grouping import rank_videos, rows_of_videos
 from ucofia.index.search.preview import Preview
-from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.scoring import Query, Ranking, rank_videos, rows_of_videos
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below, place_of

@@ -17,8 +17,7 @@ from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
 from ucofia.index.calibration.bank import encoded_texts
 from ucofia.index.results.hits import Hit, hits_of
-from ucofia.index.search.grouping import rank_videos
-from ucofia.index.search.scoring import Ranking, Scores, finalists, top_k
+from ucofia.index.search.scoring import Ranking, Scores, finalists, rank_videos, top_k
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, values_of

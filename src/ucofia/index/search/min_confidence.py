@@ -9,8 +9,7 @@ the search when the margin becomes negative, because then it holds all that are 
 import numpy as np
 
 from ucofia.index.calibration.bank import Null
-from ucofia.index.search.grouping import rank_videos, rows_of_videos
-from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.scoring import Query, Ranking, rank_videos, rows_of_videos
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.schema import Array
 
