@@ -42,7 +42,7 @@ def bench(
     repeats: Annotated[int, typer.Option(help="Of each; the median counts.", min=1)] = 3,
     json: JsonOption = False,
 ) -> int:
-    """Measure decoding, encoding and scoring here, and say what an hour of video would take.
+    """Measure decoding, encoding and scoring here, and estimate the time for an hour of video.
 
     Decoding and encoding are added up; with a core for each they run side by side.
     """

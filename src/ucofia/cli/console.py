@@ -92,7 +92,7 @@ def remember_index(where: str, given: str | None) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal would obey or cannot show: control and format characters, newlines.
+    """Escape what a terminal would interpret or cannot show: control and format characters.
 
     >>> printable("a\\x1b[31m\\n\\u202eb.mp4")
     'a\\\\x1b[31m\\\\n\\\\u202eb.mp4'
@@ -112,7 +112,7 @@ def show_json(value: Any) -> None:
 
 
 def print_message(*lines: str) -> None:
-    """Print messages for the person to stderr, one line per argument."""
+    """Print messages to stderr, one line per argument."""
     print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
 
 
@@ -173,7 +173,7 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
 
 
 def _plain_progress() -> "Progress":
-    """Tell a log, now and then, that work goes on."""
+    """Print a line of progress now and then, where there is no terminal."""
     said = time.monotonic()
     paces: dict[str, Pace] = {}
 
@@ -189,7 +189,7 @@ def _plain_progress() -> "Progress":
 
 
 class Pace:
-    """How fast a stage goes, and so how long it will take."""
+    """Estimates the time left of a stage from its recent pace."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS)

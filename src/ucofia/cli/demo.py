@@ -1,4 +1,4 @@
-"""The main job on a fresh machine: fetch a few clips, index them, search, show why."""
+"""`ucofia demo`: fetch a few clips, index them, search, explain."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is this machine fine: every part that a user needs, tried for real."""
+"""`ucofia doctor`: check every part of the installation by using it."""
 
 import platform
 import shutil

@@ -1,4 +1,4 @@
-"""`ucofia eval`: a model on a data set, with everything one must know to believe the figures."""
+"""`ucofia eval`: evaluate a model on a data set, with a report of how it was done."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Frames for a command that trains or tests: decoded once, into a cache beside the data."""
+"""Frames for commands that train or test: decoded once, into a cache beside the data."""
 
 import os
 from collections.abc import Sequence

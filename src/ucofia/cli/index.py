@@ -1,4 +1,4 @@
-"""Verbs that look after an index: index, info, remove, verify, compact, export."""
+"""Verbs that make and maintain an index: index, info, remove, verify, compact, export."""
 
 import time
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What can be loaded, and how other people's checkpoints become ours."""
+"""`ucofia models`, `convert`, `push`, `preset`: what can be loaded, trained and shared."""
 
 from pathlib import Path
 from typing import Annotated

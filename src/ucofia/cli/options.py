@@ -39,7 +39,7 @@ SinceOption = Annotated[
 ModelOption = Annotated[
     str, typer.Option(help="Run folder, or the name, folder or file of a model.")
 ]
-SplitOption = Annotated[Literal["train", "val", "test"], typer.Option(help="What is tested.")]
+SplitOption = Annotated[Literal["train", "val", "test"], typer.Option(help="Split to test.")]
 BankLimitOption = Annotated[
     int | None, typer.Option(help="Most texts and videos of the bank. Default: all.", min=1)
 ]
@@ -64,5 +64,6 @@ CaptionsOption = Annotated[
     ),
 ]
 PrecisionOption = Annotated[
-    Literal["float32", "bfloat16", "float16"], typer.Option(help="Numbers in the towers.")
+    Literal["float32", "bfloat16", "float16"],
+    typer.Option(help="Number type in the towers."),
 ]

@@ -1,4 +1,4 @@
-"""`ucofia score`: the metrics of any system's matrix of scores, raw and normalised."""
+"""`ucofia score`: retrieval metrics of a matrix of scores, raw and normalised."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Verbs that ask an index: search, describe, similar."""
+"""Verbs that query an index: search, describe, similar."""
 
 from dataclasses import fields
 from datetime import datetime
@@ -189,7 +189,7 @@ def _shown(
     top: int,
     ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
 ) -> "list[list[DistinctHit]]":
-    """Answer questions with hits as people count them: one per content, none of what is gone."""
+    """Answer queries with distinct hits: one per content, none of deleted files."""
     from ucofia.index.results.near_duplicates import NearDuplicates
     from ucofia.serve.catalogue import catalogue
     from ucofia.serve.distinct_hits import LOOK_AHEAD, distinct_hits
@@ -235,12 +235,12 @@ def _written(one: "DistinctHit") -> dict[str, object]:
 
 
 def matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
-    """The order in which people are shown hits."""
+    """The order in which hits are printed."""
     return sorted(found, key=lambda one: one.hit.is_match is False)
 
 
 def print_hits(found: "list[DistinctHit]") -> None:
-    """Print hits as a table for people: matches first, how sure in words; scores are in --json."""
+    """Print hits as a table: matches first, confidence in words; scores are in --json."""
     from ucofia.index.calibration.confidence import match_word
 
     listed = matches_first(found)
@@ -275,7 +275,7 @@ def filters_of(
     """Turn options into filters."""
     from ucofia.index.results.hits import Filters
 
-    # No file is older than the clock that files are dated with.
+    # No file is older than the epoch of file times.
     day = None if since is None or since < FIRST_DAY else since
     return Filters(under=under or (), min_seconds=min_seconds, max_seconds=max_seconds, since=day)
 
@@ -301,7 +301,7 @@ def _texts(text: str | None, queries: Path | None, others: list[str] | None) -> 
 
 
 def _require_kind(path: Path | None) -> None:
-    """Refuse a name that says no kind of explanation, before anything is searched."""
+    """Refuse a file name of an unknown kind before anything is searched."""
     if path is not None and path.suffix.lower() not in WHY_SUFFIXES:
         kinds = ", ".join(WHY_SUFFIXES)
         raise typer.BadParameter(f"{path} must end in one of {kinds}", param_hint="--explain")

@@ -1,4 +1,4 @@
-"""The verbs that let others ask an index: serve (page and HTTP API) and mcp (assistants)."""
+"""`ucofia serve` (page and HTTP API) and `ucofia mcp` (Model Context Protocol)."""
 
 import logging
 import os

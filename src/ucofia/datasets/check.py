@@ -1,4 +1,4 @@
-"""Look at a data set before anything is trained on it: what is missing, unreadable, mismatched.
+"""Check a data set before training: what is missing, unreadable, mismatched.
 
 Every file is opened by the same sandboxed decoder that training will use, and a frame of each is
 decoded; a file that is broken only in its middle shows when the data set is cached. Nothing is

@@ -1,4 +1,4 @@
-"""Frames that were decoded once: reading a cache.
+"""The frame cache: frames that were decoded once, read back.
 
 A cache is a folder. `cache.json` says how frames were chosen and stored. Each `shard-*.bin` is a
 row of compressed pictures, and the `shard-*.jsonl` beside it says which bytes are which frames of

@@ -1,4 +1,4 @@
-"""Decode a data set once, so that no later epoch decodes: filling a cache.
+"""Fill the frame cache: decode a data set once, so that no later epoch decodes.
 
 A shard appears whole, so a killed run leaves a cache that is right and only smaller; the next run
 does the rest, and whatever has changed on disk since. Videos that give no frames are listed in

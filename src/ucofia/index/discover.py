@@ -1,4 +1,4 @@
-"""Which files there are, and how one is recognised after it was moved or touched."""
+"""Find video files, and recognise one by its content after it was moved or touched."""
 
 import contextlib
 import hashlib

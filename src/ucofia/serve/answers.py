@@ -1,4 +1,4 @@
-"""From what the engine found to what goes over the wire; addresses begin with the base path."""
+"""Build response models from the engine's results; URLs begin with the base path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _FIRST_DAY, _LAST_DAY = date(1971, 1, 1), date(2200, 1, 1)
 
 
 def filters_of(page: schema.Page) -> Filters:
-    """Read the filters of a question."""
+    """Read the filters of a request."""
     until = None if page.until is None else _midnight(page.until) + timedelta(days=1)
     return Filters(
         under=tuple(page.under),
@@ -33,7 +33,7 @@ def filters_of(page: schema.Page) -> Filters:
 
 
 def question_of(page: schema.TextPage) -> TextQuery:
-    """Read the texts of a question."""
+    """Read the texts of a request."""
     return TextQuery.of(page.text, page.also, page.without)
 
 
@@ -69,7 +69,7 @@ def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.
 
 @dataclass(frozen=True)
 class ResponseBuilder:
-    """Writes answers whose addresses lie below a base path."""
+    """Builds responses whose URLs begin with a base path."""
 
     base: str
 
@@ -112,7 +112,7 @@ class ResponseBuilder:
         )
 
     def explain(self, why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
-        """Write an explanation; pictures become addresses."""
+        """Write an explanation; pictures become URLs."""
         plain = why.to_dict()
         for number, frame in enumerate(plain["frames"]):
             frame["picture"] = self.picture(why.segment, number)
@@ -121,15 +121,15 @@ class ResponseBuilder:
         return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
 
     def picture(self, segment: str, frame: int) -> str:
-        """Where the small picture of a frame is."""
+        """URL of the small picture of a frame."""
         return f"{self.base}/media/{segment}/frames/{frame}"
 
     def thumbnail(self, segment: str, second: float) -> str:
-        """Where a sharp picture near a moment is."""
+        """URL of a sharp picture near a moment."""
         return f"{self.base}/media/{segment}/thumbnail?second={second:.2f}"
 
     def poster(self, hit: Hit, known: Catalogue) -> str:
-        """Where the small picture of a hit's best moment is."""
+        """URL of the small picture of a hit's best moment."""
         return self.picture(
             hit.segment, nearest_frame(known.segments[hit.segment], hit.best_second)
         )

@@ -1,4 +1,4 @@
-"""The server, put together: middleware, API, media, page, for one index or several.
+"""The ASGI application: middleware, API, media and page of one index or several.
 
 `create_app` takes open indexes and gives an ASGI application; `cli/serve.py` runs it. A single
 index is at the root; of several each lies below its name, with a page and an API of its own.
@@ -30,7 +30,7 @@ def create_app(
     *,
     settings: ServeSettings = ServeSettings(),  # noqa: B008 - frozen
 ) -> FastAPI:
-    """Make the server of an index, or of several by their names in addresses."""
+    """Make the application of an index, or of several by their names in URLs."""
     executors = Executors(
         score=BoundedExecutor("score", waiting=settings.waiting, start=one_thread),
         read=BoundedExecutor("read", waiting=READING_MAY_WAIT),
@@ -53,7 +53,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for api in apis.values():  # before anybody waits for it
+        for api in apis.values():  # before the first request
             await executors.score.run(api.engine.refresh)
         await asyncio.to_thread(release_weights)
         yield

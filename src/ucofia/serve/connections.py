@@ -1,4 +1,4 @@
-"""Connections that ask nothing cannot close the server to those that do.
+"""Connection limits: idle and slow connections cannot keep others out.
 
 A connection must bring the head of its request in time, and there are only so many, in all and
 from one address. At the limit the one goes that has kept the server waiting longest: it sent no
@@ -58,7 +58,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def keeps_waiting(self) -> int:
-        """How little the connection does for itself: 0 for one that is being answered."""
+        """Idle rank of the connection: 0 while a request of it is being answered."""
         if not self.is_asking:
             return 3
         if self.cycle.more_body:

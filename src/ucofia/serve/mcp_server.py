@@ -102,7 +102,7 @@ def create_server(index: Index) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer(
         "ucofia", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
     )
-    lock = threading.Lock()  # one question at a time; the model gains nothing from more
+    lock = threading.Lock()  # one query at a time; the model gains nothing from more
 
     def tool(answer: Callable[..., T]) -> None:
         @wraps(answer)
@@ -146,7 +146,7 @@ def create_server(index: Index) -> MCPServer[Any]:
         return DescribeResult(texts=[hit.text for hit in hits])
 
     def explain(text: Text, segment: str) -> ExplainResult:
-        """Say why a stretch of a video, named by a search, fits a text."""
+        """Explain why a part of a video, named by a search, fits a text."""
         why = engine.explain(TextQuery.parse(text).texts[0], segment)
         frames = sorted(why.frames, key=lambda frame: -frame.weight)
         return ExplainResult(
@@ -183,5 +183,5 @@ def create_server(index: Index) -> MCPServer[Any]:
 
 
 def run(index: Index) -> None:
-    """Answer on stdin and stdout until the other side goes."""
+    """Answer on stdin and stdout until the client disconnects."""
     create_server(index).run("stdio")

@@ -1,4 +1,4 @@
-"""Give back the memory of weights that no question needs.
+"""Release the memory of mapped weights that no query needs.
 
 Weights are mapped from their file and loaded page by page as they are used. But opening an index
 reads all of them once, to make sure that they are those that filled it, and then the image tower
@@ -21,7 +21,7 @@ _HEAD = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)")
 
 
 def release_weights() -> int:
-    """Give back the pages of mapped weights; returns how many bytes were resident."""
+    """Release the pages of mapped weights; returns how many bytes were resident."""
     released = 0
     try:
         for start, stop, resident in list(_mapped()):

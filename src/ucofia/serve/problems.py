@@ -1,4 +1,4 @@
-"""Every refusal as JSON with a code that programs can rely on and a sentence for people."""
+"""Error responses: every refusal as JSON with a stable code and a message."""
 
 import logging
 from typing import Any
@@ -71,7 +71,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def response(
     code: str, message: str, *, headers: dict[str, str] | None = None, retry: int | None = None
 ) -> JSONResponse:
-    """Say why not."""
+    """Build an error response."""
     headers = {"Cache-Control": "no-store", **(headers or {})}
     if retry is not None:
         headers["Retry-After"] = str(retry)
@@ -82,7 +82,7 @@ def response(
 
 
 def of_error(error: UCoFiAError) -> JSONResponse:
-    """Turn one of our errors into an answer."""
+    """Turn one of our errors into an error response."""
     if isinstance(error, RefusedError):
         return response(error.code, str(error))
     if isinstance(error, BusyError):
@@ -134,7 +134,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """All methods that some route takes for this address; a router asks only the first."""
+    """All methods that some route takes for this path; a router asks only the first."""
     return [
         method
         for method in METHODS

@@ -1,4 +1,4 @@
-"""What goes over the wire: questions with their limits, and answers ready to be shown."""
+"""Request and response models of the HTTP API (pydantic), with the limits of each field."""
 
 from datetime import date
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What may be chosen about a server, and the limits that protect it.
+"""Settings of a server, and the limits that protect it.
 
 From the command line, else from variables `UCOFIA_SERVE_...`, else from a TOML file, else these
 defaults, which suit one person on one machine.
@@ -39,7 +39,7 @@ class ServeSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX)
 
-    indexes: tuple[str, ...] = ()  # folders of the indexes; the first is the one at first sight
+    indexes: tuple[str, ...] = ()  # folders of the indexes; the first is the default
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)
     base_path: str = ""  # the page is at this path, as a proxy shows it: /videos
@@ -48,11 +48,11 @@ class ServeSettings(BaseSettings):
     cache_gb: float = Field(default=50.0, ge=0)  # vectors of an object store, per actor of it
     token: str | None = Field(
         default=None, repr=False
-    )  # without it everybody who reaches the port asks
-    hosts: tuple[str, ...] = ()  # names besides localhost under which browsers may come
+    )  # None: every client that reaches the port is answered
+    hosts: tuple[str, ...] = ()  # host names besides localhost that are accepted
     waiting: int = Field(
         default=32, ge=1
-    )  # requests that may wait for the model before others must go
+    )  # requests that may wait for the model; more are refused
     upload_bytes: int = Field(default=256 << 20, ge=1)
     upload_seconds: float = Field(default=120.0, gt=0)  # from the first to the last byte of a body
     upload_limits: Limits = UPLOAD_LIMITS

@@ -1,4 +1,4 @@
-"""Pictures of a moment, as sharp as the video has them near it, in the video's own shape.
+"""Thumbnails: the sharpest frame near a moment, in the video's own aspect ratio.
 
 Decoded on demand in processes that may die, a few at a time, and kept: in memory, and on disk up
 to a size. Where a file cannot be decoded the caller shows the small pictures of the index.

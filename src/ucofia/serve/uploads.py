@@ -1,4 +1,4 @@
-"""A file from outside as a question: kept in a private folder, decoded elsewhere, then deleted.
+"""An uploaded file as a query: kept in a private folder, decoded in a worker, then deleted.
 
 The bytes go to a temporary file without a name of their choosing. Videos and GIFs are decoded by
 the same worker processes as the index's; still pictures by one that speaks the same protocol
@@ -31,7 +31,7 @@ def content_type(request: Request) -> str:
 
 
 def require_type(kind: str) -> None:
-    """Refuse what is neither a picture nor a video by its own account."""
+    """Refuse a Content-Type that is neither a picture nor a video."""
     if kind not in TYPES and not kind.startswith("video/"):
         known = ", ".join(TYPES)
         raise RefusedError("wrong_type", f"a body of type {kind!r} is not taken; known: {known}")
@@ -39,7 +39,7 @@ def require_type(kind: str) -> None:
 
 @asynccontextmanager
 async def received(request: Request) -> AsyncIterator[Path]:
-    """Keep the body in a file until the question is answered."""
+    """Keep the body in a file until the query is answered."""
     with tempfile.TemporaryDirectory(prefix="ucofia-") as folder:
         path = Path(folder) / "upload"
         with path.open("wb") as file:

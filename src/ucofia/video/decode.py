@@ -1,4 +1,4 @@
-"""Frames of a video file, exactly those that are on the screen at given moments.
+"""Decode frames of a video file: exactly those that are on the screen at given moments.
 
 A file is first read without decoding, which gives an index of its packets; then only the packets
 that lead to the wanted frames pass through the decoder (`demux`, `seek_plan`). Where index and

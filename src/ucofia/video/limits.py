@@ -1,4 +1,4 @@
-"""What may be opened at all: an ordinary, readable file of some content, and within which limits.
+"""Limits of decoding, and which files may be opened at all: regular, readable, not empty.
 
 Looks at files from outside only, so that nothing here can block or be fooled by their content.
 """
@@ -15,7 +15,7 @@ PICTURE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())  #
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much one file may cost before it is given up."""
+    """How much decoding one file may cost before it is given up."""
 
     pixels: int = 8192 * 4320  # of one frame
     duration_seconds: float = 12 * 3600.0
