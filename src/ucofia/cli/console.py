@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,8 +248,8 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, (Path, os.PathLike)):
         return str(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if hasattr(value, "items"):
+    if isinstance(value, Mapping):
         return dict(value)
+    if hasattr(value, "tolist"):  # an array or a number of numpy or torch, neither imported here
+        return value.tolist()
     raise TypeError(f"{type(value)} cannot be written as JSON")
