@@ -9,7 +9,7 @@ from PIL import Image
 
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
-from ucofia.index.storage.lock import noting, writer_lock
+from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.text_query import TextQuery
 
 
@@ -209,7 +209,7 @@ def test_info_counts(client: TestClient, index: Index) -> None:
 
 def test_info_tells_how_far_another_process_is(client: TestClient, index: Index) -> None:
     with writer_lock(index.path, verb="add"):
-        noting(index.path, None)("indexing", 3, 7)
+        noted_progress(index.path, None)("indexing", 3, 7)
         job = client.get("/api/info").json()["job"]
     assert job == {"state": "running", "what": "indexing", "done": 3, "total": 7, "message": ""}
     assert client.get("/api/info").json()["job"] is None

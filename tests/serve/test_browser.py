@@ -16,7 +16,7 @@ from running import running
 from scenes import balloon, bank, film, night, scene_model, sea, sunset
 
 from ucofia.index.index import Index
-from ucofia.index.storage.lock import noting, writer_lock
+from ucofia.index.storage.lock import noted_progress, writer_lock
 
 ADVICE = "install one with: make test-browser"
 sync_api = pytest.importorskip("playwright.sync_api", reason=f"playwright is missing; {ADVICE}")
@@ -434,7 +434,7 @@ def test_the_first_page_shows_how_far_another_process_is(
     index = Index.create(tmp_path / "index", scene_model())
     with running(index) as (place, _):
         with writer_lock(index.path, verb="add"):
-            noting(index.path, None)("indexing", 3, 7)
+            noted_progress(index.path, None)("indexing", 3, 7)
             page = visit("/", at=place)
             page.wait_for_selector("#job:has-text('Indexing: 3 of 7')")
             assert page.get_attribute("#job progress", "value") == "3"

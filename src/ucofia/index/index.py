@@ -31,7 +31,7 @@ from ucofia.index.snapshot import (
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below, place_of
-from ucofia.index.storage.lock import noting, writer_lock
+from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
@@ -284,7 +284,7 @@ class Index(Queries):
         places = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         model, watch = self.model, Stopwatch()
         with self._writing("add", lock_timeout, progress) as is_locked:
-            progress = noting(self.path, progress) if is_locked else progress
+            progress = noted_progress(self.path, progress) if is_locked else progress
             report = ingest.add(
                 self._store,
                 model,

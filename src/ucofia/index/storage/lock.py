@@ -126,7 +126,7 @@ def holder(path: str) -> Holder | None:
         return None
 
 
-def noting(path: str, progress: "Progress | None") -> "Progress":
+def noted_progress(path: str, progress: "Progress | None") -> "Progress":
     """Pass progress on, and write it beside the lock now and then, for other processes to show.
 
     Only the process that holds the lock may use it.
@@ -148,7 +148,7 @@ def noting(path: str, progress: "Progress | None") -> "Progress":
 
 
 @contextlib.contextmanager
-def making(path: str) -> Iterator[None]:
+def creating(path: str) -> Iterator[None]:
     """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
     if not is_free(path):
         raise ForeignFolderError(path)

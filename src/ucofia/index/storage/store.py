@@ -37,7 +37,7 @@ from ucofia.index.storage import lance_mmap, location, remote_vectors
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import reading, writing
-from ucofia.index.storage.lock import making
+from ucofia.index.storage.lock import creating
 from ucofia.index.storage.remote_vectors import VectorCache
 from ucofia.index.storage.schema import (
     Array,
@@ -102,7 +102,7 @@ class Store:
         where = location.where(path)
         if exists(where):
             raise IndexExistsError(where)
-        with making(where), writing(where):
+        with creating(where), writing(where):
             create = create_remote if location.is_remote(where) else create_local
             segments = create(where, arrow.schema(settings).empty_table(), others or {})
         return cls(where, settings, segments)
