@@ -298,7 +298,7 @@ class Model(nn.Module):
         """
         total = self.score(text, video).total()
         if isinstance(self.backbone, SigmoidBackbone):
-            total = total + self.backbone.logit_bias
+            total = total + self.backbone.score_bias()
         return total
 
     def level_logits(self, text: TextFeatures, video: VideoFeatures) -> list[Tensor]:
@@ -313,7 +313,7 @@ class Model(nn.Module):
             assert isinstance(head, LevelHead)
             bias: Tensor | None = head.bias
             if bias is None and isinstance(self.backbone, SigmoidBackbone):
-                bias = self.backbone.logit_bias
+                bias = self.backbone.score_bias()
             if bias is None:
                 rule = f"level {name!r} has no bias; give it one (bias = -10.0) in the preset"
                 raise SettingError("loss", "sigmoid", rule)

@@ -1,5 +1,6 @@
 """Every family of transformers says here what it says there, and serves every part above it."""
 
+import inspect
 import json
 import shutil
 import warnings
@@ -15,6 +16,7 @@ from tests import fakes
 from tests.encode import towers
 from ucofia import checkpoint
 from ucofia.encode import families
+from ucofia.encode.backbone import BoundedTextBackbone, FramewiseBackbone, SigmoidBackbone
 from ucofia.encode.fast_tokenizer import FastTokenizer
 from ucofia.encode.siglip import SiglipBackbone
 from ucofia.errors import (
@@ -272,6 +274,16 @@ def test_siglip_pads_as_its_tokenizer_says(tmp_path: Path, options: dict[str, An
     real = inputs["input_ids"] != 0
     hidden = theirs.text_model.head(wanted.last_hidden_state[real])
     torch.testing.assert_close(words[batch.mask], hidden, atol=1e-5, rtol=1e-5)
+
+
+def test_optional_protocols_are_seen_by_isinstance_of_every_python(tmp_path: Path) -> None:
+    backbone, _ = load("siglip", tmp_path)
+    for protocol in (SigmoidBackbone, BoundedTextBackbone, FramewiseBackbone):
+        assert isinstance(backbone, protocol)
+        members = {*protocol.__annotations__, *(n for n in vars(protocol) if n[0] != "_")}
+        assert members
+        for name in members:  # as isinstance looks from 3.12 on: not through __getattr__
+            inspect.getattr_static(backbone, name)
 
 
 def test_gradients_reach_every_weight_of_siglip(tmp_path: Path) -> None:

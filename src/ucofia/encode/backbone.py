@@ -58,7 +58,11 @@ class Backbone(Protocol):
 class SigmoidBackbone(Protocol):
     """A backbone whose scores were trained through a sigmoid, with a bias beside the scale."""
 
-    logit_bias: Tensor
+    def score_bias(self) -> Tensor:
+        """Return the learned bias.
+
+        A method: from Python 3.12 on `isinstance` does not see parameters of an `nn.Module`.
+        """
 
 
 @runtime_checkable

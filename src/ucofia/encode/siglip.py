@@ -91,6 +91,10 @@ class SiglipBackbone(HubTowers, nn.Module):
         """Start the temporal encoder afresh: these blocks have another activation."""
         return None
 
+    def score_bias(self) -> Tensor:
+        """Return the bias that scores were trained with."""
+        return self.logit_bias
+
     def side(self) -> int:
         """Return the side of a frame in pixels."""
         return int(self.config.vision_config.image_size)
