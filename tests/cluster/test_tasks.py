@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from brief_setup import BriefSetup
 
+from ucofia.cluster import connect
 from ucofia.errors import ClusterError, SettingError
 from ucofia.research.ablate.job import Job
 from ucofia.research.ablate.shapes_setup import Size
@@ -29,6 +30,36 @@ def work(marks: Path, number: int) -> int:
 
 def make_job(folder: Path) -> Job:
     return Job(folder / "results", folder / "work", BriefSetup(folder / "work", SMALL))
+
+
+class Busy:
+    """A Ray that does not start in time."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.begun = failures, 0
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: object) -> None:
+        self.begun += 1
+        if self.begun <= self.failures:
+            raise Exception("The current node timed out during startup. This could happen")
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_ray_is_started_again_where_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, never = Busy(2), Busy(100)
+    monkeypatch.setattr(connect, "ray", lambda: late)
+    with connect.connected("local"):
+        assert late.begun == 3
+    monkeypatch.setattr(connect, "ray", lambda: never)
+    with pytest.raises(ClusterError, match=r"timed out during startup.*very busy"):
+        with connect.connected("local"):
+            pass
+    assert never.begun == 3
 
 
 def test_rows_that_are_spread_have_the_results_of_rows_in_turn(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ T = TypeVar("T")
 AUTO, LOCAL = "auto", "local"
 PLACED_SECONDS = 60.0  # without any actor, after which something is said
 _POLL_SECONDS = 1.0
+START_ATTEMPTS = 3  # at Ray on this machine
 SPARE_ACTORS = 5  # that may die before they begin, besides as many as are wanted
 
 
@@ -60,13 +61,29 @@ def _connect(library: Any, address: str) -> None:
             return
         except ConnectionError:
             address = LOCAL
+    if address == LOCAL:
+        _start(library, options)
+        return
     try:
-        if address == LOCAL:
-            library.init(address=LOCAL, include_dashboard=False, **options)
-        else:
-            library.init(address=address, **options)
+        library.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise ClusterError(address, str(error).strip().splitlines()[0]) from error
+
+
+def _start(library: Any, options: Mapping[str, Any]) -> None:
+    """Start Ray on this machine, again if it was too busy: Ray gives itself half a minute."""
+    for left in reversed(range(START_ATTEMPTS)):
+        try:
+            library.init(address=LOCAL, include_dashboard=False, **options)
+            return
+        except Exception as error:  # a plain one, when time was up
+            library.shutdown()
+            if left and type(error) is Exception:
+                logger.info("Ray did not start: %s", error)
+                continue
+            problem = (str(error).strip() or repr(error)).splitlines()[0]
+            advice = "this machine may be very busy or out of memory; try again when it is not"
+            raise ClusterError(LOCAL, problem, advice) from error
 
 
 def slots(*, gpus: int, cpus: int = 1) -> int:
