@@ -18,7 +18,9 @@ from ucofia.cli.options import (
     DataOption,
     JsonOption,
     PrecisionOption,
+    RateOption,
     TokensOption,
+    part_rates,
 )
 from ucofia.errors import SettingError
 
@@ -65,6 +67,7 @@ def ablate(
         list[str] | None,
         typer.Option(help="A part of the towers that stays; may be repeated. Default: vision."),
     ] = None,
+    rate: RateOption = None,
     captions: CaptionsOption = None,
     candidates: Annotated[
         int | None,
@@ -94,6 +97,7 @@ def ablate(
         "head_rate": head_rate,
         "captions": captions,
         "frozen": tuple(freeze) if freeze else None,
+        "part_rates": part_rates(rate) if rate else None,
     }
     with console.progress_bar(quiet=json) as progress:
         setup: Setup

@@ -1,5 +1,6 @@
 """Options that several verbs share: one name, one meaning, one line of help."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -67,3 +68,20 @@ PrecisionOption = Annotated[
     Literal["float32", "bfloat16", "float16"],
     typer.Option(help="Number type in the towers."),
 ]
+RateOption = Annotated[
+    list[str] | None,
+    typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
+]
+
+
+def part_rates(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """Read `RateOption`."""
+    found = []
+    for text in given:
+        part, _, value = text.partition("=")
+        try:
+            found.append((part, float(value)))
+        except ValueError as error:
+            rule = f"{text!r} is not PART=RATE, such as backbone.text=1e-4"
+            raise typer.BadParameter(rule, param_hint="--rate") from error
+    return tuple(found)

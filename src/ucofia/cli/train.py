@@ -1,7 +1,7 @@
 """`ucofia train`: one command that starts, resumes and ends a training."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,10 @@ from ucofia.cli.options import (
     DeviceOption,
     JsonOption,
     PrecisionOption,
+    RateOption,
     TokensOption,
     WorkersOption,
+    part_rates,
 )
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
@@ -55,10 +57,6 @@ HeadOption = Annotated[float | None, typer.Option(help="Learning rate of the res
 FreezeOption = Annotated[
     list[str] | None,
     typer.Option(help="A part that stays as it is, such as backbone.vision; may be repeated."),
-]
-RateOption = Annotated[
-    list[str] | None,
-    typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
 ]
 LossOption = Annotated[
     Literal["contrastive", "dual-softmax", "sigmoid"] | None,
@@ -147,7 +145,7 @@ def train(
         "encoder_rate": encoder_rate,
         "head_rate": head_rate,
         "frozen": tuple(freeze) if freeze else None,
-        "part_rates": _part_rates(rate) if rate else None,
+        "part_rates": part_rates(rate) if rate else None,
         "loss": loss,
         "captions": captions,
         "lora": lora,
@@ -195,18 +193,6 @@ def _dataset_of(preset: str) -> str:
 
 def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig":
     return replace(config, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _part_rates(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    found = []
-    for text in given:
-        part, _, value = text.partition("=")
-        try:
-            found.append((part, float(value)))
-        except ValueError as error:
-            rule = f"{text!r} is not PART=RATE, such as backbone.text=1e-4"
-            raise typer.BadParameter(rule, param_hint="--rate") from error
-    return tuple(found)
 
 
 def _frames(opened: "OpenedData", tokens: Path | None) -> "FrameSource | None":
