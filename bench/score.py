@@ -1,6 +1,11 @@
 """Scoring all pairs of texts and videos, beside a straightforward version of the same formulae.
 
-    python bench/score.py [--pairs 200] [--repeats 3]
+    python bench/score.py [--pairs 200] [--repeats 3] [--ratios]
+
+First how many times the bare product of words and patches it takes: at the paper's size, with
+mixing matrices as training leaves them and as it finds them, and by the path of an evaluation with
+the starter's sizes (texts of 5 to 20 words, six frames, stored in half precision). Both sides of
+each ratio run in turn; the ratio is the median, and the range follows. Then the rest:
 
 Both sides run in this process, on one thread, in CPU seconds. "Straightforward" follows the
 published evaluation: every block of texts x videos runs the temporal encoder again and passes the
@@ -9,10 +14,11 @@ forwards and backwards, with the memory that each side adds.
 """
 
 import argparse
+import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -23,14 +29,18 @@ from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
+from ucofia.evaluate.gallery import level_scores, stored
+from ucofia.index.storage.collection import in_memory
+from ucofia.model import TEXTS_AT_ONCE
 from ucofia.presets import UCOFIA
 from ucofia.similarity import levels
 from ucofia.similarity.aggregate import Aggregator, Mixes
-from ucofia.types import TextFeatures, VideoFeatures
+from ucofia.types import Levels, TextFeatures, VideoFeatures
 
 WIDTH, FRAMES, KEPT, WORDS = 512, UCOFIA.frames, UCOFIA.tokens_per_frame, UCOFIA.words
 TAU = UCOFIA.isa_temperature
 UNITS = FRAMES * KEPT
+STARTER_FRAMES, STARTER_UNITS, STARTER_WIDTH = 6, 24, 384
 
 
 @dataclass(frozen=True)
@@ -58,31 +68,37 @@ def cost(work: Callable[[], object], repeats: int) -> Cost:
     return Cost(min(seconds), most)
 
 
-def features(count: int) -> tuple[TextFeatures, VideoFeatures]:
+def features(
+    count: int,
+    frames: int = FRAMES,
+    units: int = UNITS,
+    width: int = WIDTH,
+    words: int = WORDS,
+) -> tuple[TextFeatures, VideoFeatures]:
     generator = torch.Generator().manual_seed(0)
 
     def vectors(*shape: int) -> Tensor:
-        return normalize(torch.randn(*shape, WIDTH, generator=generator), dim=-1)
+        return normalize(torch.randn(*shape, width, generator=generator), dim=-1)
 
     def everything(*shape: int) -> Tensor:
         return torch.ones(*shape, dtype=torch.bool)
 
-    text = TextFeatures(vectors(count), vectors(count, WORDS), everything(count, WORDS))
+    text = TextFeatures(vectors(count), vectors(count, words), everything(count, words))
     video = VideoFeatures(
         vectors(count),
-        vectors(count, FRAMES),
-        everything(count, FRAMES),
-        vectors(count, UNITS),
-        everything(count, UNITS),
+        vectors(count, frames),
+        everything(count, frames),
+        vectors(count, units),
+        everything(count, units),
     )
     return text, video
 
 
-def parameters() -> dict[str, Tensor]:
-    sizes = {"units": UNITS, "words": WORDS, "units_after": UNITS, "words_after": WORDS}
+def parameters(units: int = UNITS, frames: int = FRAMES, width: int = WIDTH) -> dict[str, Tensor]:
+    sizes = {"units": units, "words": WORDS, "units_after": units, "words_after": WORDS}
     found = {name: torch.eye(size) for name, size in sizes.items()}
     maps = ("video_text", "video_video", "patch_text", "patch_video")
-    return found | {"frame": torch.eye(FRAMES)} | {name: torch.eye(WIDTH) for name in maps}
+    return found | {"frame": torch.eye(frames)} | {name: torch.eye(width) for name in maps}
 
 
 def our_levels(p: dict[str, Tensor]) -> dict[str, levels.Level]:
@@ -135,6 +151,72 @@ def straightforward_all(
             row.append(straightforward(p, texts, part.frames, pooled, part.patches))
         rows.append(torch.cat(row, dim=1))
     return torch.cat(rows)
+
+
+def ratio(work: Callable[[], object], product: Callable[[], object], repeats: int) -> str:
+    """Median and range of how much more CPU time one takes than the other, run in turn."""
+    found = []
+    work()
+    for _ in range(repeats):
+        start = time.thread_time()
+        product()
+        middle = time.thread_time()
+        work()
+        found.append((time.thread_time() - middle) / (middle - start))
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an evaluation asks of a model, for texts that are encoded already."""
+
+    text: TextFeatures
+    device: str = "cpu"
+
+    def levels(self) -> dict[str, levels.Level]:
+        return our_levels(parameters(STARTER_UNITS, STARTER_FRAMES, STARTER_WIDTH))
+
+    def encode_texts(self, texts: Sequence[str]) -> Iterator[TextFeatures]:
+        for some in self.text.split(TEXTS_AT_ONCE):
+            width = int(some.word_mask.sum(1).max())
+            yield TextFeatures(some.sentence, some.words[:, :width], some.word_mask[:, :width])
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Levels:
+        return levels.score(self.levels(), text, video)
+
+
+def ratios(count: int, repeats: int) -> None:
+    text, video = features(count)
+    words, patches = text.words.flatten(0, 1), video.patches.flatten(0, 1)
+    learned = {
+        name: matrix + 0.02 * torch.randn(matrix.shape)
+        if name in ("units", "words", "units_after", "words_after", "frame")
+        else matrix
+        for name, matrix in parameters().items()
+    }
+    print("CPU time as a multiple of the product of words and patches: median (range)")
+    with torch.no_grad():
+        for name, p in (("learned", learned), ("identity", parameters())):
+            ours = our_levels(p)
+            found = ratio(
+                lambda ours=ours: levels.score(ours, text, video),  # type: ignore[misc]
+                lambda: words @ patches.T,
+                repeats,
+            )
+            what = f"{count} x {count} pairs, {WORDS} words, {UNITS} patches, {name} mixing"
+            print(f"  {what}: {found}")
+        text, video = features(512, STARTER_FRAMES, STARTER_UNITS, STARTER_WIDTH, words=20)
+        lengths = torch.randint(5, 21, (512,), generator=torch.Generator().manual_seed(1))
+        mask = torch.arange(20) < lengths[:, None]
+        model, collection = Encoded(replace(text, word_mask=mask)), in_memory(stored(video))
+        words, patches = text.words[mask], video.patches.flatten(0, 1)
+        names = [""] * len(text)
+        found = ratio(
+            lambda: level_scores(model, names, collection, "texts"),  # type: ignore[arg-type]
+            lambda: words @ patches.T,
+            repeats,
+        )
+        print(f"  evaluation, 512 x 512 pairs, 5 to 20 words, {STARTER_UNITS} patches: {found}")
 
 
 def report(name: str, found: Cost, pairs: int, reference: Cost | None = None) -> None:
@@ -192,10 +274,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=200, help="texts and videos")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ratios", action="store_true", help="only the first part")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    inference(arguments.pairs, arguments.repeats)
-    training(arguments.repeats)
+    ratios(min(96, arguments.pairs), arguments.repeats)
+    if not arguments.ratios:
+        inference(arguments.pairs, arguments.repeats)
+        training(arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,12 @@ from collections.abc import Iterator
 
 from jaxtyping import install_import_hook
 
+# Not what numba compiles: it takes functions as they are written.
+SIMILARITY = [
+    f"ucofia.similarity.{n}" for n in ("aggregate", "levels", "normalise", "stream", "xpool")
+]
 install_import_hook(
-    ["ucofia.types", "ucofia.encode", "ucofia.similarity", "ucofia.metrics"],
+    ["ucofia.types", "ucofia.encode", *SIMILARITY, "ucofia.metrics"],
     "beartype.beartype",
 )
 

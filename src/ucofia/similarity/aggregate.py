@@ -11,10 +11,10 @@ Everything here is a pure function of similarities; what the entries are (frames
 and who learns the matrices is decided elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ucofia.config import Aggregation, LevelConfig
@@ -93,8 +93,9 @@ def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
     corner = mix[:n, :n]
     if dim == -1:
         return attention @ corner
-    # Expanded by hand: matmul itself would copy the attention to fold its batch away.
-    return corner.mT.expand(*attention.shape[:-2], n, n) @ attention
+    # By hand: matmul would copy the attention to fold its batch away.
+    batch = attention.flatten(0, -3)
+    return torch.bmm(corner.mT.expand(len(batch), n, n), batch).view_as(attention)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Aggregator:
     level: LevelConfig
     mixes: Mixes
     temperature: float
+    is_compiled: bool = False  # ISA by compiled loops: of float32, for scores without gradients
 
     @property
     def mean_share(self) -> float | None:
@@ -147,63 +149,76 @@ class Aggregator:
         paths = self._paths(sim, word_mask, unit_mask, gates)
         return torch.stack([first * after for _, first, after in paths]).mean(0)
 
+    def at_words(self, places: Int[Tensor, " w"]) -> "Aggregator":
+        """Return what aggregates texts of which only the words at some places are given."""
+
+        def corner(mix: Tensor | None) -> Tensor | None:
+            return None if mix is None else mix[places[:, None], places]
+
+        mixes, flat = self.mixes, self.mixes.flat
+        if flat is not None:
+            flat = flat[places][:, :, places]
+        words, after = corner(mixes.words), corner(mixes.words_after)
+        return replace(self, mixes=replace(mixes, words=words, words_after=after, flat=flat))
+
     def _paths(
         self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor, gates: Gates | None
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return (score, weights of the first axis, weights of the second) for each direction.
 
         A sentence is a single word and a whole video a single unit: that axis has weight one.
+        Inside, videos are the last axis: words and units are then summed, and softmaxes taken,
+        for many videos at a time. `similarities` lays them out so.
         """
         one = sim.new_ones(())
-        words = word_mask[:, :, None]
+        words, units = word_mask[:, :, None], unit_mask.mT
+        sim_twuv = sim.transpose(2, 3).contiguous()  # of those that `similarities` made, a view
         if self.level.video == "video" and self.level.text == "sentence":
             return [(sim[:, 0, :, 0], torch.ones_like(sim), one)]
         if self.level.text == "sentence":
-            score, weight = self._reduce(sim[:, 0], unit_mask, self.mixes.units)
-            return [(score, weight[:, None], one)]
+            score, weight = self._reduce(sim_twuv[:, 0], units, self.mixes.units)
+            return [(score, weight.mT[:, None], one)]
         if self.level.video == "video":
             score, weight = self._reduce(
-                sim[..., 0], words, self.mixes.words, dim=-2, is_second=True
+                sim_twuv[:, :, 0], words, self.mixes.words, is_second=True
             )
             return [(score, weight[..., None], one)]
         if self.level.direction == "flat":
-            return [self._flat(sim, word_mask, unit_mask)]
+            return [self._flat(sim_twuv, word_mask, unit_mask)]
         paths = []
         if self.level.direction != "word-then-patch":
-            sim_twv, first = self._reduce(sim, unit_mask, self.mixes.units)
-            sim_tvw = sim_twv.transpose(1, 2)
+            sim_twv, first = self._reduce(sim_twuv, units, self.mixes.units)
             score, after = self._reduce(
-                sim_tvw,
-                word_mask[:, None],
+                sim_twv,
+                words,
                 self.mixes.words_after,
                 is_second=True,
-                gate=None if gates is None else gates.words[:, None],
+                gate=None if gates is None else gates.words[:, :, None],
             )
-            paths.append((score, first, after.transpose(1, 2)[..., None]))
+            paths.append((score, first.transpose(2, 3), after[..., None]))
         if self.level.direction != "patch-then-word":
-            # Words are mixed on a flattened view: one matrix product instead of one per video.
-            sim_tn, first = self._reduce(sim.flatten(2), words, self.mixes.words, dim=-2)
-            sim_tvu = sim_tn.view(len(sim), *sim.shape[2:])
+            # Words are mixed on a flattened view: one matrix product instead of one per unit.
+            sim_tn, first = self._reduce(sim_twuv.flatten(2), words, self.mixes.words)
             score, after = self._reduce(
-                sim_tvu,
-                unit_mask,
+                sim_tn.view(len(sim), *sim_twuv.shape[2:]),
+                units,
                 self.mixes.units_after,
                 is_second=True,
-                gate=None if gates is None else gates.units,
+                gate=None if gates is None else gates.units.mT,
             )
-            paths.append((score, first.view_as(sim), after[:, None]))
+            paths.append((score, first.view_as(sim_twuv).transpose(2, 3), after.mT[:, None]))
         return paths
 
     def _flat(
-        self, sim: Tensor, word_mask: Tensor, unit_mask: Tensor
+        self, sim_twuv: Tensor, word_mask: Tensor, unit_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        t, w, v, u = sim.shape
+        _, w, u, _ = sim_twuv.shape
         mix = self.mixes.flat
         if mix is not None:
             mix = mix[:w, :u, :w, :u].reshape(w * u, w * u)
-        pair_mask = word_mask[:, None, :, None] & unit_mask[None, :, None, :]
-        score, weight = self._reduce(sim.transpose(1, 2).flatten(2), pair_mask.flatten(2), mix)
-        return score, weight.view(t, v, w, u).transpose(1, 2), sim.new_ones(())
+        mask = (word_mask[:, :, None, None] & unit_mask.mT).flatten(1, 2)
+        score, weight = self._reduce(sim_twuv.flatten(1, 2), mask, mix)
+        return score, weight.view_as(sim_twuv).transpose(2, 3), sim_twuv.new_ones(())
 
     def _reduce(
         self,
@@ -211,21 +226,27 @@ class Aggregator:
         mask: Tensor,
         mix: Tensor | None,
         *,
-        dim: int = -1,
         is_second: bool = False,
         gate: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """Sum the last axis but one, weighted; the last one is videos, or anything else."""
         kind = self.level.aggregation
         if kind == "wti" and is_second:
             assert gate is not None  # the model makes one for every level that weighs tokens
-            weight = _softmax(gate.to(sim.dtype), mask, dim).expand_as(sim)
-            return (weight * sim).sum(dim), weight
+            weight = _softmax(gate.to(sim.dtype), mask, -2).expand_as(sim)
+            return (weight * sim).sum(-2), weight
+        if self.is_compiled and kind == "isa" and bool(mask.all()):
+            from ucofia.similarity import isa_compiled  # numba is optional
+
+            assert mix is not None
+            score = isa_compiled.isa(sim, mix, temperature=self.temperature)
+            return score, torch.empty((), device="meta").expand_as(sim)  # nobody asks for weights
         weight = weights(
             sim,
             mask=mask,
             mix=mix,
             aggregation="mean" if kind == "maxsim" and is_second else kind,
             temperature=self.temperature,
-            dim=dim,
+            dim=-2,
         )
-        return (weight * sim).sum(dim), weight
+        return (weight * sim).sum(-2), weight

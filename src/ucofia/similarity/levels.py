@@ -5,8 +5,9 @@ whole, every frame, or every kept patch). All of them are dot products of the st
 may pass a learned map on each side first.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,9 +18,14 @@ from ucofia.similarity.aggregate import Aggregator, Gates
 from ucofia.similarity.xpool import Pooler
 from ucofia.types import Levels, TextFeatures, VideoFeatures
 
-# Entries of one block of similarities: its few temporaries stay in the last-level cache. Smaller
-# blocks lose to call overhead, larger ones to memory traffic (bench/score.py).
-BLOCK_ENTRIES = 1536 * 1024
+# Similarities that are aggregated at a time: smaller blocks lose to call overhead, larger ones to
+# memory traffic. Those that one matrix product makes are more, or it would run at half its speed.
+BLOCK_ENTRIES = 256 * 1024
+PRODUCT_ENTRIES = 4096 * 1024
+FEWEST_VIDEOS = 64  # in a block, if there are so many: loops run over them
+# Similarities of a call from which compiled loops are used, where numba is installed: loading what
+# was compiled takes as long as aggregating some ten times as many.
+COMPILED_FROM = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,12 @@ def video_units(
 def similarities(
     words: Float[Tensor, "t w d"], units: Float[Tensor, "v u d"]
 ) -> Float[Tensor, "t w v u"]:
-    """Compare every word of every text with every unit of every video."""
-    product = words.flatten(0, 1) @ units.flatten(0, 1).mT
-    return product.view(*words.shape[:2], *units.shape[:2])
+    """Compare every word of every text with every unit of every video.
+
+    In memory videos are the last axis, as the aggregations want them.
+    """
+    product = words.flatten(0, 1) @ units.transpose(0, 1).flatten(0, 1).mT
+    return product.view(*words.shape[:2], units.shape[1], len(units)).transpose(2, 3)
 
 
 def score(levels: Mapping[str, Level], text: TextFeatures, video: VideoFeatures) -> Levels:
@@ -123,7 +132,8 @@ def _level_scores(level: Level, text: TextFeatures, video: VideoFeatures) -> Flo
     if torch.is_grad_enabled():
         if level.video_map is not None:
             units = units @ level.video_map
-        scores = _block(level.aggregator, words, word_mask, units, unit_mask, gates)
+        sim = similarities(words, units)
+        scores = level.aggregator(sim, word_mask=word_mask, unit_mask=unit_mask, gates=gates)
     else:
         if level.video_map is not None:
             # The same product, on the side that is small: stored videos stay as they are.
@@ -136,25 +146,13 @@ def _pooled(pooler: Pooler, text: Tensor, units: Tensor, mask: Tensor) -> Tensor
     if torch.is_grad_enabled():
         return pooler(text, units, mask=mask)
     scores = text.new_empty(len(text), len(units))
-    videos = max(1, min(len(units), BLOCK_ENTRIES // text.shape[-1]))
-    texts = max(1, BLOCK_ENTRIES // (text.shape[-1] * videos))
+    videos = max(1, min(len(units), PRODUCT_ENTRIES // text.shape[-1]))
+    texts = max(1, PRODUCT_ENTRIES // (text.shape[-1] * videos))
     for v in range(0, len(units), videos):
         some, real = units[v : v + videos], mask[v : v + videos]
         for t in range(0, len(text), texts):
             scores[t : t + texts, v : v + videos] = pooler(text[t : t + texts], some, mask=real)
     return scores
-
-
-def _block(
-    aggregator: Aggregator,
-    words: Tensor,
-    word_mask: Tensor,
-    units: Tensor,
-    unit_mask: Tensor,
-    gates: Gates | None,
-) -> Tensor:
-    sim = similarities(words, units)
-    return aggregator(sim, word_mask=word_mask, unit_mask=unit_mask, gates=gates)
 
 
 def _in_blocks(
@@ -165,28 +163,63 @@ def _in_blocks(
     unit_mask: Tensor,
     gates: Gates | None,
 ) -> Tensor:
-    pair_entries = word_mask.shape[1] * unit_mask.shape[1]
-    videos = max(1, min(len(units), BLOCK_ENTRIES // pair_entries))
-    texts = max(1, BLOCK_ENTRIES // (pair_entries * videos))
+    """Score in two sizes of blocks: large ones for the products, small ones for what follows.
+
+    Texts with the same mask are scored together, without the words that it leaves out.
+    """
     scores = words.new_empty(len(words), len(units))
-    for t in range(0, len(words), texts):
-        mask = word_mask[t : t + texts]
-        longest = _longest(mask)  # short texts skip the padding that longer ones need
+    if not scores.numel():
+        return scores
+    aggregator = replace(aggregator, is_compiled=_can_compile(words, word_mask, unit_mask))
+    per_video = unit_mask.shape[1]
+    widest = int(word_mask.sum(1).max())
+    videos = max(FEWEST_VIDEOS, BLOCK_ENTRIES // (widest * per_video))
+    videos = -(-len(units) // -(-len(units) // videos))  # blocks of about the same size
+    for batch in _batches(word_mask, per_text=per_video * videos):
+        packed = torch.cat([words[rows][:, places].flatten(0, 1) for rows, places in batch])
+        at_words = [aggregator.at_words(places) for _, places in batch]
         for v in range(0, len(units), videos):
-            some = None
-            if gates is not None:
-                counting = gates.words[t : t + texts, :longest]
-                some = Gates(counting, gates.units[v : v + videos])
-            scores[t : t + texts, v : v + videos] = _block(
-                aggregator,
-                words[t : t + texts, :longest],
-                mask[:, :longest],
-                units[v : v + videos],
-                unit_mask[v : v + videos],
-                some,
-            )
+            some = slice(v, v + videos)
+            product = similarities(packed[:, None], units[some])
+            sizes = [len(rows) * len(places) for rows, places in batch]
+            for (rows, places), own, sim in zip(
+                batch, at_words, torch.split(product, sizes), strict=True
+            ):
+                scores[rows, some] = own(
+                    sim.view(len(rows), len(places), *sim.shape[2:]),
+                    word_mask=word_mask[rows][:, places],
+                    unit_mask=unit_mask[some],
+                    gates=None
+                    if gates is None
+                    else Gates(gates.words[rows][:, places], gates.units[some]),
+                )
     return scores
 
 
-def _longest(mask: Bool[Tensor, "n m"]) -> int:
-    return int(mask.any(0).nonzero().max()) + 1
+def _can_compile(words: Tensor, word_mask: Tensor, unit_mask: Tensor) -> bool:
+    is_plain = words.device.type == "cpu" and words.dtype == torch.float32
+    is_large = int(word_mask.sum()) * unit_mask.numel() >= COMPILED_FROM
+    return is_plain and is_large and importlib.util.find_spec("numba") is not None
+
+
+def _batches(
+    word_mask: Bool[Tensor, "t w"], *, per_text: int
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield texts whose products are made at once, as (texts with one mask, its words)."""
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for row, pattern in enumerate(word_mask.tolist()):
+        alike.setdefault(tuple(pattern), []).append(row)
+    batch: list[tuple[Tensor, Tensor]] = []
+    entries = 0
+    for same in alike.values():
+        places = word_mask[same[0]].nonzero()[:, 0]
+        step = max(1, BLOCK_ENTRIES // (per_text * len(places)))
+        for start in range(0, len(same), step):
+            rows = torch.tensor(same[start : start + step], device=word_mask.device)
+            more = len(rows) * len(places) * per_text
+            if batch and entries + more > PRODUCT_ENTRIES:
+                yield batch
+                batch, entries = [], 0
+            batch.append((rows, places))
+            entries += more
+    yield batch

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ucofia.index.storage.collection import Collection, Column
+from ucofia.index.storage.collection import Collection, Column, empty_rows
 from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.similarity import levels as similarity
@@ -187,7 +187,7 @@ class _Buffer:
 
     def __init__(self, column: Column, size: int) -> None:
         self.column = column
-        self.tensor = torch.empty((size, *column.pieces[0].shape[1:]), dtype=torch.float32)
+        self.tensor = empty_rows(column, size)
 
     def fill(self, rows: Array) -> Tensor:
         self.column.take_into(rows, self.tensor)

@@ -177,7 +177,10 @@ class Collection:
         from ucofia.types import VideoFeatures
 
         def tensor(column: Column) -> torch.Tensor:
-            return torch.from_numpy(column.take(rows).astype(np.float32))
+            found = empty_rows(column, len(rows))
+            if len(rows):
+                column.take_into(rows, found)
+            return found
 
         return VideoFeatures(
             video=tensor(self.video)[:, 0],
@@ -192,6 +195,14 @@ class Collection:
         import torch
 
         return {name: torch.from_numpy(values[rows]) for name, values in self.biases.items()}
+
+
+def empty_rows(column: Column, count: int) -> "torch.Tensor":
+    """Make room for rows in single precision: in memory unit after unit, as products want them."""
+    import torch
+
+    _, units, width = column.pieces[0].shape
+    return torch.empty(units, count, width).transpose(0, 1)
 
 
 def is_finite(vectors: Float[Array, "n ..."]) -> Bool[Array, " n"]:
