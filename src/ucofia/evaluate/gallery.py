@@ -26,7 +26,7 @@ from ucofia.model import Model
 from ucofia.similarity.stream import Stepper, stepper
 from ucofia.types import Progress, VideoFeatures
 
-VIDEOS_AT_ONCE = 256
+VIDEOS_AT_ONCE = 512  # scored in one call, which maps the words of its texts once
 SEARCHED = 16  # queries that are also searched for one by one
 
 
