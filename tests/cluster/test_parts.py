@@ -11,6 +11,7 @@ from ucofia.index.journal import Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
+from ucofia.index.storage.tables import table_path
 
 
 def rows_of(index: Index | Store) -> dict[str, SegmentRow]:
@@ -117,7 +118,7 @@ def test_compact_deletes_leftovers_but_not_while_a_run_is_under_way(
     model = colour_model()
     index = Index.create(tmp_path / "index", model)
     index.add(videos / "clip00.mp4")
-    data = Path(fragments.table_uri(index.path)) / "data"
+    data = Path(table_path(index.path)) / "data"
     encode_part(Work(index.path), model, whole(index, videos))  # by somebody who was then killed
     finished = encode_part(Work(index.path), model, whole(index, videos))
     Journal(index.path).write(finished.entry)

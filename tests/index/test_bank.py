@@ -144,7 +144,8 @@ def test_lost_biases_are_made_again_as_they_were(index: Index, videos: Path) -> 
     index._store.forget_small("bias", "id", ids[:4])
     assert not index.collection().biases["patch"][:4].any()
     index.add(videos)
-    np.testing.assert_allclose(index.collection().biases["patch"], before, atol=1e-5)
+    # A few segments are scored in other blocks than all of them: float32 rounds otherwise.
+    np.testing.assert_allclose(index.collection().biases["patch"], before, rtol=1e-5, atol=1e-5)
 
 
 def test_a_solution_that_was_cut_off_is_completed(index: Index, videos: Path) -> None:

@@ -170,12 +170,12 @@ def test_a_version_that_vanishes_while_it_is_opened_is_not_a_damage(
 ) -> None:
     opened, times = lance.dataset, 2
 
-    def vanishing(path: str) -> object:
+    def vanishing(path: str, **options: object) -> object:
         nonlocal times
         times -= 1
         if times >= 0:
             raise OSError(f"Not found: {path}/_versions/1.manifest")
-        return opened(path)
+        return opened(path, **options)
 
     monkeypatch.setattr(lance, "dataset", vanishing)
     index._store.refresh()
