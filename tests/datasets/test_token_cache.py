@@ -127,6 +127,36 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_tokens(
 
 
 @pytest.mark.slow
+def test_encoding_processes_end_with_the_command_that_was_killed(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script = f"""
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from ucofia.datasets import token_cache
+
+def load():
+    Path({str(started)!r}).write_text(str(os.getpid()))
+
+if __name__ == "__main__":
+    start = (load, 1, 0)
+    with ProcessPoolExecutor(1, get_context("spawn"), token_cache._start, start) as pool:
+        pool.submit(time.sleep, 600).result()
+"""
+    (tmp_path / "command.py").write_text(script)
+    with subprocess.Popen([sys.executable, tmp_path / "command.py"]) as process:
+        while process.poll() is None and not (started.exists() and started.read_text()):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)
+    worker = Path("/proc") / started.read_text()
+    deadline = time.monotonic() + 30
+    while worker.exists() and "(zombie)" not in (worker / "status").read_text():
+        assert time.monotonic() < deadline, "the encoding process lives on"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
 def test_several_processes_fill_one_cache(
     videos: list[VideoItem], model: Model, filled: Path, tmp_path: Path
 ) -> None:

@@ -15,8 +15,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -278,11 +279,20 @@ _LOADED: dict[str, Model] = {}
 
 
 def _start(load: Callable[[], Model], threads: int | None, niceness: int) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     if threads is not None:
         torch.set_num_threads(threads)
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     _LOADED["model"] = load()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: a pool alone would wait for ever."""
+    parent = parent_process()
+    assert parent is not None  # only processes of the pool come here
+    parent.join()
+    os._exit(1)
 
 
 def _encode_with_loaded(part: Sequence[VideoItem], *rest: Any) -> list[CacheFailure]:
