@@ -105,7 +105,8 @@ class Aggregator:
     level: LevelConfig
     mixes: Mixes
     temperature: float
-    is_compiled: bool = False  # ISA by compiled loops: of float32, for scores without gradients
+    only_scores: bool = False  # nobody asks for weights or gradients
+    is_compiled: bool = False  # then also: ISA by compiled loops, of float32
 
     @property
     def mean_share(self) -> float | None:
@@ -235,12 +236,14 @@ class Aggregator:
             assert gate is not None  # the model makes one for every level that weighs tokens
             weight = _softmax(gate.to(sim.dtype), mask, -2).expand_as(sim)
             return (weight * sim).sum(-2), weight
+        no_weights = torch.empty((), device="meta").expand_as(sim)
+        if self.only_scores and kind in ("maxsim", "wti") and not is_second:
+            return _hidden(sim, mask).amax(-2), no_weights
         if self.is_compiled and kind == "isa" and bool(mask.all()):
             from ucofia.similarity import isa_compiled  # numba is optional
 
             assert mix is not None
-            score = isa_compiled.isa(sim, mix, temperature=self.temperature)
-            return score, torch.empty((), device="meta").expand_as(sim)  # nobody asks for weights
+            return isa_compiled.isa(sim, mix, temperature=self.temperature), no_weights
         weight = weights(
             sim,
             mask=mask,

@@ -170,7 +170,8 @@ def _in_blocks(
     scores = words.new_empty(len(words), len(units))
     if not scores.numel():
         return scores
-    aggregator = replace(aggregator, is_compiled=_can_compile(words, word_mask, unit_mask))
+    is_compiled = _can_compile(words, word_mask, unit_mask)
+    aggregator = replace(aggregator, only_scores=True, is_compiled=is_compiled)
     per_video = unit_mask.shape[1]
     widest = int(word_mask.sum(1).max())
     videos = max(FEWEST_VIDEOS, BLOCK_ENTRIES // (widest * per_video))
