@@ -69,14 +69,15 @@ def ablations_on_videos() -> Iterator[str]:
         runs = [run for results in found.found.values() for run in results]
         made = runs[0]["recipe"]
         train, model = made["train"], made["model"]
-        captions = "all" if train["captions"] is None else train["captions"]
+        captions = "all" if train.get("captions") is None else train["captions"]
         yield f"## Ablations on `{name}`"
         yield (
             f"`ucofia ablate {name}`: {len(runs)} trainings of {len(found.found)} models, all on "
             f"the same stored tokens of a frozen CLIP ViT-B/16 and the same text tower "
             f"(frozen here: {', '.join(train['frozen'])}); {model['frames']} frames, selectors "
-            f"choose among {model['candidates'] or 'all'} patches of a frame; {train['epochs']} "
-            f"epochs of {captions} captions a video, batch {train['batch']}, rate "
+            f"choose among {model.get('candidates') or 'all'} patches of a frame; "
+            f"{train['epochs']} epochs of {captions} captions a video, batch "
+            f"{train['batch']}, rate "
             f"{train['head_rate']:g}. Means and deviations over seeds; the last column tests a "
             f"row against the one above it, over the same queries of all seeds, with videos as "
             f"groups. The paper's figures are for CLIP ViT-B/32 with both towers trained."

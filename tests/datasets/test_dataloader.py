@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches, video_batches
-from ucofia.datasets.frame_sources import array_frames, fit_frames, pad_videos
+from ucofia.datasets.frame_sources import RememberedFrames, array_frames, fit_frames, pad_videos
 from ucofia.datasets.types import Split, TextItem, VideoItem
 from ucofia.errors import NoFramesError, SettingError
 
@@ -220,6 +220,16 @@ def test_loading_leaves_the_random_numbers_of_others_alone(workers):
     before = torch.get_rng_state()
     list(pair_batches(split, frames_of(split), plan, max_frames=2, workers=workers))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_frames_are_remembered_as_long_as_there_is_room():
+    split = a_split([1] * 5)
+    frames, read = frames_of(split, most=1), []
+    counted = RememberedFrames(lambda video: read.append(video.id) or frames(video), most_bytes=6)
+    for _ in range(2):
+        for video in split.videos:
+            assert np.array_equal(counted(video), frames(video))
+    assert read == ["v0", "v1", "v2", "v3", "v4", "v3", "v4"]
 
 
 def test_a_longer_video_gives_its_first_its_last_and_frames_between():

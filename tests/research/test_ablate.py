@@ -1,7 +1,7 @@
 """Ablations: rows have trainings and figures, killed jobs go on, stale files do not count."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,10 @@ from tests.fakes import COLOURS, clip
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
 from ucofia.cli import main
+from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
 from ucofia.research.ablate import pretraining, rows, shapes_setup, table, tokens_setup
-from ucofia.research.ablate.job import Job
+from ucofia.research.ablate.job import Job, is_made_from
 from ucofia.research.ablate.rows import Row, chosen, tables, trainings
 from ucofia.research.ablate.shapes_setup import ShapesSetup, Size
 
@@ -120,13 +121,14 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
     job.file("video", 2).write_text(json.dumps(other_data))
     job.file("video", 3).write_text(json.dumps(other_rate))
     job.file("video", 4).write_text('{"training": "video", "se')
+    job.file("video", 5).write_text('{"somebody": "else"}')
     assert [job.result(training, seed) is not None for seed in range(5)] == [
         *(True, True),
         *(False, False, False),
     ]
     found = table.read(job.results)
     assert len(found.of("video")) == 2
-    assert found.ignored == ["video-seed-2.json", "video-seed-3.json", "video-seed-4.json"]
+    assert found.ignored == [f"video-seed-{seed}.json" for seed in (2, 3, 4, 5)]
 
 
 def test_a_setting_that_came_later_leaves_older_results_valid(job: Job) -> None:
@@ -145,6 +147,14 @@ def test_a_setting_that_came_later_leaves_older_results_valid(job: Job) -> None:
     job.file("video", 0).write_text(json.dumps(stored))
     assert job.result(training, 0) is None
     assert not table.read(job.results).of("video")
+
+
+def test_a_result_on_tokens_from_before_there_was_a_precision_is_of_full_precision() -> None:
+    training = trainings()["video"]
+    made = {"model": to_dict(training.parts), "train": asdict(training.train), "data": "x"}
+    made = json.loads(json.dumps(made))
+    assert is_made_from(made, {**made, "precision": "float32"})
+    assert not is_made_from(made, {**made, "precision": "bfloat16"})
 
 
 def test_another_recipe_is_another_folder(job: Job) -> None:

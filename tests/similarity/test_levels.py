@@ -1,5 +1,6 @@
 """Scores in blocks, packed and compiled: equal to those of whole, padded tensors."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -134,3 +135,20 @@ def test_compiled_exponentials_are_right_to_the_last_place() -> None:
     x = torch.linspace(-86, 0, 10_001)
     found = torch.tensor([compiled._exp(value) for value in x.numpy()])
     torch.testing.assert_close(found.double(), x.double().exp(), rtol=2e-7, atol=0)
+
+
+def test_autocast_and_a_numba_that_does_not_load_cost_no_score(
+    path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, video = features((3, 4, 5, 3), 0, is_padded=False)
+    config = LevelConfig(name="level", text="word", video="patch", aggregation="isa")
+    level = level_of(config, 4, 3)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert levels.score({"level": level}, text, video).scores["level"].isfinite().all()
+    monkeypatch.setitem(sys.modules, "ucofia.similarity.isa_compiled", None)
+    monkeypatch.delattr("ucofia.similarity.isa_compiled", raising=False)
+    levels._has_numba.cache_clear()
+    try:
+        assert_equal_in_blocks(level, text, video)
+    finally:
+        levels._has_numba.cache_clear()

@@ -296,6 +296,7 @@ def stable_cuts(edges: Array, count: int) -> Array:
 def not_finite(actors: Actors, store: Store, collection: Collection) -> Array:
     """List the rows of a collection that hold NaN or infinity; actors read the vectors."""
     shards = shards_of(store, collection, actors.count, is_stable=True)
+    actors.require(max(1, len(shards)))  # else one alone would read everything
     found = dict(actors.ask("not_finite", {shard.number: (shard,) for shard in shards}))
     bad = [found[shard.number] + shard.start for shard in shards]
     return np.concatenate([np.zeros(0, np.int64), *bad])

@@ -54,19 +54,23 @@ class SplitFrames:
 
 @dataclass(frozen=True)
 class RememberedFrames:
-    """A source that reads each video once and keeps it in memory.
+    """A source that reads each video once and keeps it in memory, as long as there is room.
 
     For many passes over videos that fit there, such as tokens of a few patches.
     """
 
     source: FrameSource
+    most_bytes: int = 2**31
     known: dict[str, Frames] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, video: VideoItem) -> Frames:
         """Return the real frames of a video."""
-        if video.id not in self.known:
-            self.known[video.id] = self.source(video)
-        return self.known[video.id]
+        found = self.known.get(video.id)
+        if found is None:
+            found = self.source(video)
+            if (len(self.known) + 1) * found.nbytes <= self.most_bytes:
+                self.known[video.id] = found
+        return found
 
 
 def array_frames(ids: Sequence[str], frames: Frames, mask: Frames | None = None) -> ArrayFrames:

@@ -93,6 +93,8 @@ def _mixed(attention: Tensor, mix: Tensor, dim: int) -> Tensor:
     corner = mix[:n, :n]
     if dim == -1:
         return attention @ corner
+    if torch.is_grad_enabled() or attention.ndim == 2:
+        return (attention.mT @ corner).mT  # one gradient of the corner, not one for each batch
     # By hand: matmul would copy the attention to fold its batch away.
     batch = attention.flatten(0, -3)
     return torch.bmm(corner.mT.expand(len(batch), n, n), batch).view_as(attention)
@@ -239,7 +241,9 @@ class Aggregator:
         no_weights = torch.empty((), device="meta").expand_as(sim)
         if self.only_scores and kind in ("maxsim", "wti") and not is_second:
             return _hidden(sim, mask).amax(-2), no_weights
-        if self.is_compiled and kind == "isa" and bool(mask.all()):
+        # Autocast may have made the similarities another type than the features.
+        is_plain = sim.device.type == "cpu" and sim.dtype == torch.float32
+        if self.is_compiled and kind == "isa" and is_plain and bool(mask.all()):
             from ucofia.similarity import isa_compiled  # numba is optional
 
             assert mix is not None

@@ -6,11 +6,13 @@ and is left out where the matrix is the identity. Sums of attention are divided 
 """
 
 import os
+import sys
 from typing import Any
 
 import numpy as np
 
-os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+if "numba" not in sys.modules:  # whoever has loaded it has decided
+    os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 import numba
 import torch
@@ -102,7 +104,7 @@ def isa(sim: Tensor, mix: Tensor, *, temperature: float) -> Tensor:
     corner = mix[:n, :n].detach()
     attention, total = torch.empty_like(batch), batch.new_empty(len(batch), batch.shape[2])
     _exponentials(batch.numpy(), sharpness, attention.numpy(), total.numpy())
-    if not torch.equal(corner, torch.eye(n)):
+    if not torch.equal(corner, torch.eye(n, dtype=corner.dtype, device=corner.device)):
         attention = torch.bmm(corner.mT.expand(len(batch), n, n), attention)
     score = torch.empty_like(total)
     _weighted(batch.numpy(), attention.numpy(), total.numpy(), sharpness, score.numpy())

@@ -6,8 +6,10 @@ may pass a learned map on each side first.
 """
 
 import importlib.util
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,6 +20,7 @@ from ucofia.similarity.aggregate import Aggregator, Gates
 from ucofia.similarity.xpool import Pooler
 from ucofia.types import Levels, TextFeatures, VideoFeatures
 
+logger = logging.getLogger(__name__)
 # Similarities that are aggregated at a time: smaller blocks lose to call overhead, larger ones to
 # memory traffic. Those that one matrix product makes are more, or it would run at half its speed.
 BLOCK_ENTRIES = 256 * 1024
@@ -193,14 +196,27 @@ def _in_blocks(
                     gates=None
                     if gates is None
                     else Gates(gates.words[rows][:, places], gates.units[some]),
-                )
+                ).to(scores.dtype)  # autocast makes products of another type
     return scores
 
 
 def _can_compile(words: Tensor, word_mask: Tensor, unit_mask: Tensor) -> bool:
     is_plain = words.device.type == "cpu" and words.dtype == torch.float32
     is_large = int(word_mask.sum()) * unit_mask.numel() >= COMPILED_FROM
-    return is_plain and is_large and importlib.util.find_spec("numba") is not None
+    return is_plain and is_large and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    """Tell whether numba is installed and works; a broken one costs speed, not scores."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        from ucofia.similarity import isa_compiled
+    except Exception as error:  # numpy too new, no place for its cache, ...
+        logger.warning("numba is installed but does not load (%s); scoring without it", error)
+        return False
+    return isa_compiled is not None
 
 
 def _batches(

@@ -20,7 +20,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,8 +130,9 @@ class RunFolder:
         for left in (*known[:-KEPT], *self.path.glob("*/*" + PARTIAL)):
             shutil.rmtree(left, ignore_errors=True)
         for name in (".*" + PART, ".tmp??????"):  # the second is what safetensors writes first
-            for part in self.path.glob(name):
-                part.unlink(missing_ok=True)
+            for part in filter(Path.is_file, self.path.glob(name)):
+                with suppress(OSError):  # one that cannot go does no harm
+                    part.unlink()
 
     def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""

@@ -5,12 +5,12 @@ serves every version that names it. What does not fit stays where it is, and its
 when they are read: slower, and the same vectors.
 """
 
-import errno
 import logging
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,19 @@ logger = logging.getLogger(__name__)
 CACHE_GB = 50.0
 FETCHED_AT_ONCE = 256  # rows
 RECENT_BYTES = 256_000_000  # of rows that are not in the cache: the hits of the last searches
+
+
+class _NoCopyError(Exception):
+    """The disk here takes no copy: full, read-only, or over a quota."""
+
+
+@contextmanager
+def _local_writes() -> Iterator[None]:
+    """Tell trouble with this machine's disk from trouble with the object store."""
+    try:
+        yield
+    except OSError as error:
+        raise _NoCopyError(str(error)) from error
 
 
 class RecentRows:
@@ -172,17 +185,24 @@ class VectorCache:
     def _fetch(self, remote: RemoteArray) -> bool:
         if not self._has_room(remote.nbytes):
             return False
-        path = self._path(remote.name)
+        path: Path | None = None
+        parts = remote.parts()
         try:
-            with path.open("wb") as file:
+            with _local_writes():
+                path = self._path(remote.name)
+                file = path.open("wb")
+            with file:
                 about = {"descr": remote.dtype.str, "fortran_order": False, "shape": remote.shape}
-                np.lib.format.write_array_header_1_0(file, about)
-                for part in remote.parts():
-                    file.write(np.ascontiguousarray(part).data)
+                with _local_writes():
+                    np.lib.format.write_array_header_1_0(file, about)
+                for part in parts:
+                    with _local_writes():
+                        file.write(np.ascontiguousarray(part).data)
         except BaseException as error:
-            path.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                logger.warning("no room in %s for a copy of %s", path.parent, remote.uri)
+            if path is not None:
+                path.unlink(missing_ok=True)
+            if isinstance(error, _NoCopyError):
+                logger.warning("no copy of %s here (%s)", remote.uri, error)
                 return False
             raise
         self._sizes[remote.name] = remote.nbytes

@@ -178,7 +178,9 @@ def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
         "model": to_dict(model_config(values["model"])),
         "train": asdict(train_config(values["train"])),
     }
-    if "towers" in values:
+    if "towers" not in values:
+        found.setdefault("precision", "float32")
+    else:
         towers = values["towers"]
         found["towers"] = {**towers, "train": asdict(train_config(towers["train"]))}
     return dict(json.loads(json.dumps(found)))

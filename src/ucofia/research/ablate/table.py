@@ -58,17 +58,23 @@ class Results:
 def read(folder: Path, setup: Setup | None = None) -> Results:
     """Read a folder of results, of `shapes` unless a setup says otherwise."""
     known = trainings() if setup is None else setup.trainings
-    return _read(folder, lambda result: _is_current(result, known.get(result["training"]), setup))
+    return _read(
+        folder, lambda result: _is_current(result, known.get(str(result.get("training"))), setup)
+    )
 
 
 def read_stored(folder: Path) -> Results:
     """Read results of a data set that need not be at hand; most say what it and the recipe are."""
-    return _read(folder, lambda result: result["training"] in trainings())
+    return _read(folder, lambda result: result.get("training") in trainings())
 
 
 def _read(folder: Path, is_current: Callable[[Result], bool]) -> Results:
     everything = [(path.name, _loaded(path)) for path in sorted(folder.glob("*-seed-*.json"))]
-    current = [(name, result) for name, result in everything if result and is_current(result)]
+    current = [
+        (name, result)
+        for name, result in everything
+        if isinstance(result.get("recipe"), dict) and is_current(result)
+    ]
     counted = Counter(_common(result) for _, result in current)
     most = counted.most_common(1)[0][0] if counted else ""
     kept = {name: result for name, result in current if _common(result) == most}
@@ -211,9 +217,9 @@ def _loaded(path: Path) -> Result:
 
 
 def _is_current(result: Result, training: Training | None, setup: Setup | None) -> bool:
-    found = result["recipe"]
     if training is None:
         return False
+    found = result["recipe"]
     if setup is not None:
         return is_made_from(found, recipe(setup, training))
     # What `shapes` was drawn from cannot be known without drawing it.

@@ -54,8 +54,7 @@ class TokensSetup:
                 rule = f"the token cache {self.tokens.folder} holds no video of it"
                 raise SettingError("split", split.name, rule)
         some = replace(self.tokens, candidates=self.changes.get("candidates"))
-        # All tokens of a data set are too many to keep; of a few candidates they are not.
-        return TrainData(kept, RememberedFrames(some) if some.candidates else some)
+        return TrainData(kept, RememberedFrames(some))
 
     @cached_property
     def data_name(self) -> str:
