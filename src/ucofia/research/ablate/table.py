@@ -100,6 +100,9 @@ def page(results: Results, *, on_tokens: bool = False) -> str:
     for table in tables():
         if any(row.training in left_out for row in table.rows):
             continue
+        asked = {row.training for row in table.rows}
+        if on_tokens and len(asked) > 1 and sum(bool(results.of(name)) for name in asked) < 2:
+            continue  # nothing to compare
         rows = [_row(row, results.of(row.training)) for row in table.rows]
         if has_ranks:
             tests = [paired(*pair, results) for pair in pairwise(table.rows)]
