@@ -212,11 +212,11 @@ def _has_numba() -> bool:
     if importlib.util.find_spec("numba") is None:
         return False
     try:
-        from ucofia.similarity import isa_compiled
+        import ucofia.similarity.isa_compiled  # noqa: F401 - only whether it loads
     except Exception as error:  # numpy too new, no place for its cache, ...
         logger.warning("numba is installed but does not load (%s); scoring without it", error)
         return False
-    return isa_compiled is not None
+    return True
 
 
 def _batches(
