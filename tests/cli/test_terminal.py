@@ -16,9 +16,9 @@ from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
+from ucofia.index.results.deduplicate import DistinctHit
 from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
-from ucofia.serve.distinct_hits import DistinctHit
 
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"

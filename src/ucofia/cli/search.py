@@ -24,11 +24,11 @@ from ucofia.timecode import format_timecode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.search import Recall
     from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
-    from ucofia.serve.distinct_hits import DistinctHit
 
 T = TypeVar("T")
 
@@ -190,9 +190,8 @@ def _shown(
     ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
 ) -> "list[list[DistinctHit]]":
     """Answer queries with distinct hits: one per content, none of deleted files."""
-    from ucofia.index.results.near_duplicates import NearDuplicates
-    from ucofia.serve.catalogue import catalogue
-    from ucofia.serve.distinct_hits import LOOK_AHEAD, distinct_hits
+    from ucofia.index.results.catalogue import catalogue
+    from ucofia.index.results.deduplicate import LOOK_AHEAD, NearDuplicates, distinct_hits
 
     known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
     found, gone = [], 0

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from ucofia.index.calibration.confidence import MATCH, match_word
+from ucofia.index.results.catalogue import Catalogue, is_there, video_id
+from ucofia.index.results.deduplicate import DistinctHit
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
-from ucofia.serve.catalogue import Catalogue, is_there, video_id
-from ucofia.serve.distinct_hits import DistinctHit
 from ucofia.serve.engine import Found, TextTimeline
 from ucofia.serve.media import media_type
 

@@ -19,10 +19,10 @@ from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
+from ucofia.index.results.catalogue import Catalogue
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.package_files import cache_folder
 from ucofia.serve import answers, media, schema, uploads
-from ucofia.serve.catalogue import Catalogue
 from ucofia.serve.engine import Engine
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.files import Files

@@ -18,15 +18,14 @@ from ucofia.errors import SettingError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
+from ucofia.index.results.catalogue import Catalogue, is_there
+from ucofia.index.results.deduplicate import DistinctHits, NearDuplicates, RankHits, distinct_hits
 from ucofia.index.results.explain import Explanation, whole_words
 from ucofia.index.results.hits import Filters, Hit
-from ucofia.index.results.near_duplicates import NearDuplicates
 from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import Hint, TextQuery
-from ucofia.serve.catalogue import Catalogue, is_there
-from ucofia.serve.distinct_hits import DistinctHits, RankHits, distinct_hits
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle, View
 from ucofia.types import VideoFeatures

@@ -20,11 +20,11 @@ from ucofia.errors import (
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import Bank
 from ucofia.index.index import Index
+from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.lock import Holder, holder, is_being_written
 from ucofia.index.storage.tables import exists
-from ucofia.serve.catalogue import EMPTY, Catalogue, catalogue
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import pytest
 from fakes import clip, colour_model
 
 from ucofia.index.index import Index
-from ucofia.index.results.near_duplicates import NearDuplicates
+from ucofia.index.results.deduplicate import NearDuplicates
 from ucofia.index.storage.schema import SegmentInfo
 
 Found = tuple[NearDuplicates, dict[str, SegmentInfo]]
