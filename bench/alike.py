@@ -92,7 +92,7 @@ def _shared(
 
 def cost(model: Model, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for kind, name in bench.KINDS.items():
+        for kind, name in bench.CLIPS.items():
             path = Path(folder) / f"{kind}.mp4"
             write_mp4(path, bench._pictures(kind), frames_per_second=bench.RATE, hold=bench.HOLD)
             clips = decoded(model, [path])

@@ -151,7 +151,7 @@ class Trials:
     size: np.ndarray  # segments of the gallery
     is_right: np.ndarray  # the first hit fits, and something certainly does
 
-    def of(self, kind: confidence.Kind) -> "Trials":
+    def of(self, kind: confidence.TextKind) -> "Trials":
         """The questions of a kind."""
         chosen = np.array([curve.kind == kind for curve in self.curves])
         curves = [curve for curve in self.curves if curve.kind == kind]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
     from ucofia.encode.backbone import Backbone
     from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, Ranked
-    from ucofia.evaluate.gallery import Engine, LevelScorer, SearchCheck
+    from ucofia.evaluate.gallery import EvaluationEngine, LevelScorer, SearchCheck
     from ucofia.evaluate.matrix_report import ReportLine
     from ucofia.index.failures import Failure
     from ucofia.index.index import Index
@@ -67,6 +67,7 @@ _HOMES = {
     "Dataset": "ucofia.datasets.types",
     "EvaluateOptions": "ucofia.evaluate.benchmark",
     "Evaluation": "ucofia.evaluate.benchmark",
+    "EvaluationEngine": "ucofia.evaluate.gallery",
     "Explanation": "ucofia.index.results.explain",
     "Failure": "ucofia.index.failures",
     "Filters": "ucofia.index.results.hits",
@@ -79,10 +80,8 @@ _HOMES = {
     "IndexInfo": "ucofia.index.info",
     "IndexSettings": "ucofia.index.storage.schema",
     "Level": "ucofia.similarity.levels",
-    "Stepper": "ucofia.similarity.stream",
     "LevelConfig": "ucofia.config",
     "LevelPart": "ucofia.index.results.explain",
-    "Engine": "ucofia.evaluate.gallery",
     "LevelScorer": "ucofia.evaluate.gallery",
     "Levels": "ucofia.types",
     "Limits": "ucofia.video.limits",
@@ -103,6 +102,7 @@ _HOMES = {
     "Segment": "ucofia.video.sample",
     "Snapshot": "ucofia.index.snapshot",
     "Split": "ucofia.datasets.types",
+    "Stepper": "ucofia.similarity.stream",
     "TextBatch": "ucofia.types",
     "TextFeatures": "ucofia.types",
     "TextHit": "ucofia.index.results.similar",
@@ -127,6 +127,7 @@ __all__ = [
     "Dataset",
     "EvaluateOptions",
     "Evaluation",
+    "EvaluationEngine",
     "Explanation",
     "Failure",
     "Filters",
@@ -141,7 +142,6 @@ __all__ = [
     "Level",
     "LevelConfig",
     "LevelPart",
-    "Engine",
     "LevelScorer",
     "Levels",
     "Limits",

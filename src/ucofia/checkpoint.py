@@ -29,9 +29,9 @@ from ucofia.errors import (
 )
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, zero_shot
+from ucofia.sharing import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE
 
-FORMAT = 1
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+MODEL_FORMAT = 1
 RUN = "run.json"  # in the folder of a training, beside its best model so far
 MOST_CONFIG_BYTES = 16 * 2**20
 MOST_LAYERS, MOST_NUMBER = 512, 2**24
@@ -52,18 +52,18 @@ def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
         fresh = model.backbone.fresh
         state = lora.merged(state) if whole else lora.without_towers(state, fresh)
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-    with atomic_write(folder / WEIGHTS) as part:
+    with atomic_write(folder / WEIGHTS_FILE) as part:
         save_file(tensors, part)
     for name, text in model.backbone.assets().items():
         write_atomic(folder / name, text)
     settings = {
-        "format": FORMAT,
+        "format": MODEL_FORMAT,
         "model": to_dict(model.config),
         "backbone": model.backbone.describe(),
     }
     if adapter is not None and not whole:
         settings["adapter"] = asdict(adapter)
-    write_atomic(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
+    write_atomic(folder / CONFIG_FILE, json.dumps(settings, indent=2) + "\n")
 
 
 def restore(model: Model, state: Mapping[str, Tensor]) -> None:
@@ -93,7 +93,7 @@ def require_shareable(folder: Path) -> None:
 
 def write_card(folder: Path) -> None:
     """Write a model card if there is none: what it is, what it came from, how to load it."""
-    card = folder / CARD
+    card = folder / CARD_FILE
     if card.is_file() or not is_model_folder(folder):
         return
     model = load(folder)
@@ -205,7 +205,7 @@ def is_model_folder(path: Path) -> bool:
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     """Read a config.json, ours or transformers'; it is small, flat and without absurd numbers."""
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     if path.stat().st_size > MOST_CONFIG_BYTES:
         raise CheckpointError(path, f"it is larger than {MOST_CONFIG_BYTES // 2**20} MB")
     try:
@@ -235,13 +235,13 @@ def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     settings = _read_settings(folder)
     made_for = settings["format"]
     if not isinstance(made_for, int):
-        raise CheckpointError(folder / CONFIG, f"its format is {made_for!r}, not a number")
-    if made_for > FORMAT:
-        raise NewerFormatError(folder, made_for, FORMAT)
-    _require_possible(settings, folder / CONFIG)
-    weights = folder / WEIGHTS
+        raise CheckpointError(folder / CONFIG_FILE, f"its format is {made_for!r}, not a number")
+    if made_for > MODEL_FORMAT:
+        raise NewerFormatError(folder, made_for, MODEL_FORMAT)
+    _require_possible(settings, folder / CONFIG_FILE)
+    weights = folder / WEIGHTS_FILE
     if not weights.is_file():
-        raise CheckpointError(folder, f"{WEIGHTS} is missing")
+        raise CheckpointError(folder, f"{WEIGHTS_FILE} is missing")
     if "adapter" in settings:
         return _load_adapter(folder, settings, above)
     try:
@@ -253,7 +253,7 @@ def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     except Exception as error:  # settings of the wrong kind fail wherever they are used first
         said = (str(error).strip().splitlines() or [""])[0][:200]
         problem = f"its settings describe no model ({type(error).__name__}: {said})"
-        raise CheckpointError(folder / CONFIG, problem) from error
+        raise CheckpointError(folder / CONFIG_FILE, problem) from error
     convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
     return model
 
@@ -263,7 +263,9 @@ def _load_adapter(folder: Path, settings: Mapping[str, Any], above: tuple[Path, 
     try:
         adapter = lora.Adapter(**settings["adapter"])
     except TypeError as error:
-        raise CheckpointError(folder / CONFIG, f"no settings of an adapter ({error})") from error
+        raise CheckpointError(
+            folder / CONFIG_FILE, f"no settings of an adapter ({error})"
+        ) from error
     here = folder.resolve()
     if not adapter.base or not isinstance(adapter.base, str) or here in above:
         problem = "it holds only what was trained, and not where its towers are"
@@ -274,7 +276,7 @@ def _load_adapter(folder: Path, settings: Mapping[str, Any], above: tuple[Path, 
         problem = f"it was trained on other towers than {adapter.base} has today"
         raise CheckpointError(folder, problem)
     model = Model(base.backbone, model_config(settings["model"]))
-    source, trained = str(folder / WEIGHTS), convert.read_state(folder / WEIGHTS)
+    source, trained = str(folder / WEIGHTS_FILE), convert.read_state(folder / WEIGHTS_FILE)
     kept = lora.without_towers(model.state_dict(), base.backbone.fresh)
     plain = {name: t for name, t in model.state_dict().items() if name not in kept}
     convert.load_strictly(model, lora.applied(plain, trained, source), source)
@@ -315,7 +317,7 @@ def _pretrained(name: str) -> Backbone:
     if name in BACKBONES:
         return families.pretrained(BACKBONES[name].hub)
     path = Path(name).expanduser()
-    if (path / RUN).is_file() and not (path / CONFIG).exists():
+    if (path / RUN).is_file() and not (path / CONFIG_FILE).exists():
         raise UnfinishedRunError(path)
     if path.is_dir():
         return families.pretrained(str(path), model_type=_model_type(path))
@@ -328,15 +330,15 @@ def _pretrained(name: str) -> Backbone:
 
 def _model_type(folder: Path) -> str:
     """Return the kind of a transformers folder, or say why it is not one, nor one of ours."""
-    if not (folder / CONFIG).is_file():
-        raise CheckpointError(folder, f"there is no {CONFIG} in it")
+    if not (folder / CONFIG_FILE).is_file():
+        raise CheckpointError(folder, f"there is no {CONFIG_FILE} in it")
     settings = _read_settings(folder)
     if kind := settings.get("model_type"):
-        _require_possible(settings, folder / CONFIG)
+        _require_possible(settings, folder / CONFIG_FILE)
         return str(kind)
     missing = ", ".join(sorted(_OURS - settings.keys()))
     problem = f"it names no model_type, as transformers' do, and has no {missing}, as ours have"
-    raise CheckpointError(folder / CONFIG, problem)
+    raise CheckpointError(folder / CONFIG_FILE, problem)
 
 
 def _can_only_be_a_path(name: str) -> bool:

@@ -12,7 +12,7 @@ VideoUnit = Literal["video", "frame", "patch"]
 Aggregation = Literal["mean", "softmax", "maxsim", "wti", "isa", "x-clip", "ts2-net", "x-pool"]
 Selector = Literal["paper", "authors", "ts2-net", "nearest", "contextual"]
 Loss = Literal["contrastive", "dual-softmax", "sigmoid"]
-Direction = Literal["both", "patch-then-word", "word-then-patch", "flat"]
+WordPatchOrder = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class LevelConfig:
     text: TextUnit
     video: VideoUnit
     aggregation: Aggregation = "isa"
-    direction: Direction = "both"  # matters only where words meet frames or patches
+    direction: WordPatchOrder = "both"  # matters only where words meet frames or patches
     text_map: bool = False  # a learned map of the text side, identity at the start
     video_map: bool = False
     scaled: bool = True  # times the learned logit scale

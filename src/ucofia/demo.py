@@ -17,7 +17,7 @@ from ucofia.types import Progress
 from ucofia.video.write_video import write_mp4
 
 # the release of a package, and the files of it that are shown
-PACKAGES = {
+CLIP_PACKAGES = {
     Package("imageio", "2.9.0"): (
         "imageio/resources/images/cockatoo.mp4",
         "imageio/resources/images/newtonscradle.gif",
@@ -58,13 +58,13 @@ def fetch(folder: Path, progress: Progress | None = None) -> list[Path]:
     """Put the demo's clips into a folder, unless they are there; return them in order."""
     folder.mkdir(parents=True, exist_ok=True)
     clips: list[Path] = []
-    for number, (package, names) in enumerate(PACKAGES.items()):
+    for number, (package, names) in enumerate(CLIP_PACKAGES.items()):
         wanted = {name: folder / (Path(name).stem + _suffix(name)) for name in names}
         clips += wanted.values()
         if all(path.is_file() for path in wanted.values()):
             continue
         if progress is not None:
-            progress("fetching clips", number, len(PACKAGES))
+            progress("fetching clips", number, len(CLIP_PACKAGES))
         for copied, path in zip(copy_files(package, names), wanted.values(), strict=True):
             _write_clip(copied.read_bytes(), path)
     notes = "\n".join(f"{name}: {licence}" for name, licence in LICENCES.items())

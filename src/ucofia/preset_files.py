@@ -16,13 +16,13 @@ from ucofia.config import TrainConfig, model_config, require_known, train_config
 from ucofia.errors import SettingError
 from ucofia.presets import Preset
 
-SUFFIX = ".toml"
+PRESET_SUFFIX = ".toml"
 _TABLES = ("model", "train")
 
 
 def preset(name: str) -> Preset:
     """Return a preset by its name, or from a file."""
-    return read(Path(name)) if name.endswith(SUFFIX) else presets.preset(name)
+    return read(Path(name)) if name.endswith(PRESET_SUFFIX) else presets.preset(name)
 
 
 def to_toml(preset: Preset) -> str:

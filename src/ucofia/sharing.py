@@ -13,9 +13,17 @@ from typing import Any
 
 from ucofia.errors import CheckpointError, HubError, SettingError
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 # A model and what belongs to it; the checkpoints, logs and caches of its training stay at home.
-SHARED = [CONFIG, WEIGHTS, CARD, "tokenizer.json", "results*.json", "calibration*", "bank/*"]
+SHARED = [
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    CARD_FILE,
+    "tokenizer.json",
+    "results*.json",
+    "calibration*",
+    "bank/*",
+]
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _SECRET = re.compile(r"(hf_|api_|Bearer\s+)[\w.-]+")
 
@@ -24,7 +32,7 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     """Upload a model's folder as `user/name` and return its address; all files in one commit."""
     if not _NAME.fullmatch(name):
         raise SettingError("name", name, "a hub's names look like user/name")
-    for needed in (CONFIG, WEIGHTS, CARD):
+    for needed in (CONFIG_FILE, WEIGHTS_FILE, CARD_FILE):
         if not (folder / needed).is_file():
             raise CheckpointError(folder, f"there is no {needed} in it")
     hub = _hub()
@@ -42,7 +50,7 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
 def read_config(name: str) -> Path:
     """Download the config.json of a hub name and return its path."""
     with _safely(name, "loaded"):
-        return Path(_hub().hf_hub_download(name, CONFIG))
+        return Path(_hub().hf_hub_download(name, CONFIG_FILE))
 
 
 def download(name: str) -> Path:

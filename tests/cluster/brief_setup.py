@@ -14,8 +14,8 @@ from ucofia.research.ablate.shapes_setup import ShapesSetup
 
 
 def briefly() -> AbstractContextManager[Any]:
-    train = replace(pretraining.TRAIN, epochs=1, batch=20)
-    return patch.multiple(pretraining, PICTURES={"train": 20, "val": 4, "test": 4}, TRAIN=train)
+    train = replace(pretraining.PRETRAIN, epochs=1, batch=20)
+    return patch.multiple(pretraining, STILLS={"train": 20, "val": 4, "test": 4}, PRETRAIN=train)
 
 
 class BriefSetup(ShapesSetup):

@@ -66,7 +66,7 @@ def test_actors_hold_what_one_process_holds(index: Index) -> None:
     collection, texts = store.collection(), list(model.encode_texts(TEXTS))
     expected = solve_here(store, model, texts, KINDS, collection, None)
     shards = shards_of(store, collection, 3)
-    actors = [balance.BankPart(model, texts, KINDS) for _ in shards]
+    actors = [balance.BankActor(model, texts, KINDS) for _ in shards]
     assert sum(a.score(s) for a, s in zip(actors, shards, strict=True)) == len(collection) == 299
     potentials, biases = {}, {}
     for level in model.levels():

@@ -12,9 +12,9 @@ from brief_setup import BriefSetup
 from ucofia.cluster import connect
 from ucofia.errors import ClusterError, SettingError
 from ucofia.research.ablate.job import Job
-from ucofia.research.ablate.shapes_setup import Size
+from ucofia.research.ablate.shapes_setup import SplitSizes
 
-SMALL = Size(train=4, val=1, test=2)
+SMALL = SplitSizes(train=4, val=1, test=2)
 
 
 def work(marks: Path, number: int) -> int:

@@ -91,7 +91,7 @@ def test_a_run_that_dies_keeps_its_whole_shards(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(token_cache, "VIDEOS_AT_ONCE", 2)
+    monkeypatch.setattr(token_cache, "VIDEOS_PER_CHUNK", 2)
 
     def die(what: str, done: int, total: int | None) -> None:
         raise KeyboardInterrupt
@@ -112,7 +112,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_tokens(
     assert videos[0].path is not None
     words = ["data", "tokens", "folder", "--data", str(videos[0].path.parent), "--frames", "3"]
     words += ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "tokens")]
-    slow = "import ucofia.datasets.token_cache as t, time, sys; t.VIDEOS_AT_ONCE = 1\n"
+    slow = "import ucofia.datasets.token_cache as t, time, sys; t.VIDEOS_PER_CHUNK = 1\n"
     slow += "was = t.encode_part\n"
     slow += "def slower(*a):\n    time.sleep(0.5)\n    return was(*a)\n"
     slow += "t.encode_part = slower\nfrom ucofia.cli import main; sys.exit(main(sys.argv[1:]))"

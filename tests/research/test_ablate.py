@@ -18,11 +18,11 @@ from ucofia.errors import UnknownNameError
 from ucofia.research.ablate import pretraining, rows, shapes_setup, table, tokens_setup
 from ucofia.research.ablate.job import Job, is_made_from
 from ucofia.research.ablate.rows import Row, chosen, tables, trainings
-from ucofia.research.ablate.shapes_setup import ShapesSetup, Size
+from ucofia.research.ablate.shapes_setup import ShapesSetup, SplitSizes
 
 assert ucofia.cli.ablate  # its import adds the verb
 
-SMALL = Size(train=4, val=1, test=2)
+SMALL = SplitSizes(train=4, val=1, test=2)
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     known = {"video": replace(trainings()["video"], train=brief)}
     monkeypatch.setattr(shapes_setup, "trainings", lambda: known)
     monkeypatch.setattr(table, "trainings", lambda: known)
-    monkeypatch.setattr(pretraining, "PICTURES", {"train": 20, "val": 4, "test": 4})
-    monkeypatch.setattr(pretraining, "TRAIN", replace(pretraining.TRAIN, epochs=1, batch=20))
+    monkeypatch.setattr(pretraining, "STILLS", {"train": 20, "val": 4, "test": 4})
+    monkeypatch.setattr(pretraining, "PRETRAIN", replace(pretraining.PRETRAIN, epochs=1, batch=20))
     setup = ShapesSetup(tmp_path / "work", SMALL)
     return Job(tmp_path / "results", tmp_path / "work", setup)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ucofia.errors import SettingError
 from ucofia.research.shapes.dataset import (
-    KINDS,
+    CAPTION_KINDS,
     Shapes,
     caption,
     pair_of,
@@ -98,7 +98,7 @@ def test_marks_show_in_some_frames_only(made):
     [(timeless, {"order", "direction"}), (coarse, {"detail"}), (facts, set())],
 )
 def test_each_observer_fails_on_exactly_the_kinds_it_is_blind_to(made, seen, blind_to):
-    for kind in KINDS[1:]:
+    for kind in CAPTION_KINDS[1:]:
         assert pair_accuracy(made.test, kind, seen) == (0.0 if kind in blind_to else 1.0)
 
 
@@ -148,8 +148,8 @@ def test_training_knows_every_word_of_the_test():
 
 
 def test_groups_hold_one_story_of_each_kind(made):
-    assert made.test.kinds == KINDS * 25
-    assert made.test.groups == tuple(group for group in range(25) for _ in KINDS)
+    assert made.test.kinds == CAPTION_KINDS * 25
+    assert made.test.groups == tuple(group for group in range(25) for _ in CAPTION_KINDS)
 
 
 def test_the_seed_decides_everything_and_sizes_do_not_leak():

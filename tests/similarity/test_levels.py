@@ -30,7 +30,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Both ways to aggregate, in blocks so small that there are several."""
     if request.param == "compiled":
         pytest.importorskip("numba")
-    monkeypatch.setattr(levels, "COMPILED_FROM", 0 if request.param == "compiled" else 2**62)
+    monkeypatch.setattr(levels, "COMPILED_ISA_FROM", 0 if request.param == "compiled" else 2**62)
     monkeypatch.setattr(levels, "BLOCK_ENTRIES", 60)
     monkeypatch.setattr(levels, "PRODUCT_ENTRIES", 200)
     monkeypatch.setattr(levels, "FEWEST_VIDEOS", 2)

@@ -85,7 +85,7 @@ def test_texts_of_like_length_pass_the_tower_together(monkeypatch: pytest.Monkey
     model = tiny_model()
     pairs = some_pairs(model, rows=7)
     loss, expected = plain_gradients(model, pairs)
-    monkeypatch.setattr(step, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(step, "LIKE_TEXTS_AT_ONCE", 2)
     widths: list[int] = []
     encode = model.backbone.encode_words
     monkeypatch.setattr(

@@ -25,12 +25,12 @@ from ucofia.cli.options import (
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
-    from ucofia.research.ablate.job import Spread
+    from ucofia.cluster.tasks import Spread
     from ucofia.research.ablate.rows import Setup
     from ucofia.research.ablate.tokens_setup import TokensSetup
     from ucofia.types import Progress
 
-SHAPES = "shapes"
+DRAWN = "shapes"
 
 
 @app.command()
@@ -38,7 +38,7 @@ def ablate(
     dataset: Annotated[
         str,
         typer.Argument(help="A data set with stored tokens, or `shapes`, which needs nothing."),
-    ] = SHAPES,
+    ] = DRAWN,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -101,7 +101,7 @@ def ablate(
     }
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
-        if dataset == SHAPES:
+        if dataset == DRAWN:
             setup = _shapes(out, progress)
         else:
             setup = replace(
@@ -115,7 +115,7 @@ def ablate(
             for name, seed, was_done in job.run(names, range(seeds), spread=spread):
                 console.print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
-    shown = None if dataset == SHAPES else setup
+    shown = None if dataset == DRAWN else setup
     found = table.read(job.results, shown)
     if json:
         console.show_json({name: list(runs) for name, runs in found.found.items()})
@@ -128,7 +128,7 @@ def ablate(
 
 
 @contextmanager
-def _spreading(cluster: str | None) -> "Iterator[Spread | None]":
+def _spreading(cluster: str | None) -> "Iterator[Spread[Any, Any] | None]":
     """What trains rows at the same time, if a cluster is named."""
     if cluster is None:
         yield None

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ucofia.video.decode_pool import Clip
 
 T = TypeVar("T")
-SEGMENTS = 1000  # that a query is scored against
+SCORED_SEGMENTS = 1000  # that a query is scored against
 TEXT = "a man in a red jacket rides a bicycle down a hill"
 PIXELS = (360, 640)
 SECONDS = 30  # of a clip that is decoded: one window of a long video
 RATE, HOLD = 25, 5  # frames a second, and how many of them show the same
 
 
-KINDS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking head, still camera"}
+CLIPS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking head, still camera"}
 
 
 @app.command()
@@ -53,7 +53,7 @@ def bench(
     began = time.perf_counter()
     loaded = ucofia.load(model, device=device)
     found = {"load_seconds": time.perf_counter() - began} | _measured(loaded, repeats)
-    for kind in KINDS:
+    for kind in CLIPS:
         segment = found[f"decode_{kind}_segment_seconds"] + found[f"encode_{kind}_segment_seconds"]
         found[f"index_{kind}_hour_seconds"] = 3600 / SECONDS * segment
     if json:
@@ -61,8 +61,8 @@ def bench(
         return 0
     show(f"load the model                 {found['load_seconds']:8.2f} s")
     show(f"encode one text                {1000 * found['encode_text_seconds']:8.1f} ms")
-    show(f"score {SEGMENTS:,} segments           {1000 * found['score_seconds']:8.1f} ms")
-    for kind, name in KINDS.items():
+    show(f"score {SCORED_SEGMENTS:,} segments           {1000 * found['score_seconds']:8.1f} ms")
+    for kind, name in CLIPS.items():
         decode, encode = (found[f"{part}_{kind}_segment_seconds"] for part in ("decode", "encode"))
         show(name)
         show(f"  decode one segment           {1000 * decode:8.1f} ms")
@@ -82,7 +82,7 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
 
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        for kind in KINDS:
+        for kind in CLIPS:
             path = Path(folder) / f"{kind}.mp4"
             write_mp4(path, _pictures(kind), frames_per_second=RATE, hold=HOLD)
             found[f"decode_{kind}_segment_seconds"], clips = _decoded(path, model, repeats)
@@ -93,8 +93,8 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
             found[f"encode_{kind}_segment_seconds"] = encode
         read, text = _median(lambda: model.encode_text(model.tokenize([TEXT])), 3 * repeats)
         (query,) = queries(model, text)
-        gallery = in_memory(video[torch.zeros(SEGMENTS, dtype=torch.long)])
-        everything = np.arange(SEGMENTS)
+        gallery = in_memory(video[torch.zeros(SCORED_SEGMENTS, dtype=torch.long)])
+        everything = np.arange(SCORED_SEGMENTS)
         rank, _ = _median(lambda: score(query, gallery, everything), repeats)
     return found | {"encode_text_seconds": read, "score_seconds": rank}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.registry import OpenedData
     from ucofia.datasets.types import Dataset
     from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation
-    from ucofia.evaluate.gallery import Engine
+    from ucofia.evaluate.gallery import EvaluationEngine
     from ucofia.model import Model
     from ucofia.types import Progress
 
@@ -92,7 +92,7 @@ def evaluate(
 
 
 @contextmanager
-def _engine(cluster: str | None) -> "Iterator[Engine]":
+def _engine(cluster: str | None) -> "Iterator[EvaluationEngine]":
     """Where it is computed: in this process, or on a cluster if one is named."""
     if cluster is None:
         from ucofia.evaluate.gallery import HERE

@@ -12,12 +12,12 @@ from ucofia.cli.console import print_message, show, show_json
 from ucofia.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from ucofia.evaluate.matrix_report import Direction, Normalisation, Report, ReportLine
+    from ucofia.evaluate.matrix_report import Direction, NormalisationName, Report, ReportLine
     from ucofia.evaluate.paper_tables import Figure
     from ucofia.metrics import PairedDifference
 
 
-class Kind(StrEnum):
+class NormaliseChoice(StrEnum):
     """A normalisation, or all of them; typer takes lists of these, but not of literals."""
 
     NONE = "none"
@@ -37,7 +37,9 @@ OtherBankOption = Annotated[
 TruthOption = Annotated[
     Path | None, typer.Option(help="Video index of every text row. Default: the diagonal.")
 ]
-KindOption = Annotated[list[Kind] | None, typer.Option(help="May be repeated. Default: none.")]
+NormaliseOption = Annotated[
+    list[NormaliseChoice] | None, typer.Option(help="May be repeated. Default: none.")
+]
 TemperatureOption = Annotated[
     float | None,
     typer.Option(help="Divides the scores before any exponential. Default: by their scale."),
@@ -60,7 +62,7 @@ def score(
     bank: BankOption = None,
     bank_v2t: OtherBankOption = None,
     truth: TruthOption = None,
-    normalise: KindOption = None,
+    normalise: NormaliseOption = None,
     temperature: TemperatureOption = None,
     iterations: Annotated[int, typer.Option(help="Of Sinkhorn-Knopp.", min=1)] = 4,
     start: StartOption = "paper",
@@ -78,7 +80,7 @@ def score(
     from ucofia.evaluate.matrix_report import Settings
     from ucofia.evaluate.matrix_report import score as run
 
-    kinds, depths = _kinds(normalise or [Kind.NONE]), _depths(at)
+    kinds, depths = _kinds(normalise or [NormaliseChoice.NONE]), _depths(at)
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
     report = run(
         load_levels(sims),
@@ -110,10 +112,10 @@ def _print(
         print_message(f"warning: {warning}")
 
 
-def _kinds(asked: Sequence[Kind]) -> "Sequence[Normalisation]":
+def _kinds(asked: Sequence[NormaliseChoice]) -> "Sequence[NormalisationName]":
     from ucofia.evaluate.matrix_report import NORMALISATIONS
 
-    return [name for name in NORMALISATIONS if name in asked or Kind.ALL in asked]
+    return [name for name in NORMALISATIONS if name in asked or NormaliseChoice.ALL in asked]
 
 
 def _depths(at: str) -> list[int]:

@@ -46,12 +46,12 @@ from ucofia.types import Progress, TextFeatures
 logger = logging.getLogger(__name__)
 
 SEGMENTS_PER_ACTOR = 2000  # at least; fewer are not worth one
-MEMORY_BYTES = 1 << 30  # per actor and level, to sweep faster
-ATTEMPTS = 3  # on the cluster, each time from the beginning
+ACTOR_MEMORY_BYTES = 1 << 30  # per actor and level, to sweep faster
+SOLVE_ATTEMPTS = 3  # on the cluster, each time from the beginning
 ROOM_SECONDS = 60.0  # to wait for a processor, while others wait for this
 
 
-class BankPart:
+class BankActor:
     """An actor: the scores of all texts for the segments of one shard."""
 
     def __init__(self, model: Model, texts: Sequence[TextFeatures], kinds: Kinds) -> None:
@@ -84,7 +84,7 @@ class BankPart:
     def begin(self, level: str) -> Array:
         """The logarithm of what each text holds of the segments before anything is balanced."""
         blocks, scale = blocks_of(self._scores[level]), 1 / TEMPERATURE
-        self._steps = {level: stepper(blocks, scale=scale, memory_bytes=MEMORY_BYTES)}
+        self._steps = {level: stepper(blocks, scale=scale, memory_bytes=ACTOR_MEMORY_BYTES)}
         return log_sum_rows(blocks, np.zeros(blocks.rows), scale=scale)
 
     def step(self, level: str, potentials: Array) -> tuple[Array, Array]:
@@ -117,8 +117,8 @@ def solve_on_cluster(
         return solve_here(store, model, texts, kinds, collection, progress, potentials)
     ray = connect.ray()
     there = ray.put(model.to("cpu")), ray.put([some.to("cpu") for some in texts]), kinds
-    make = partial(ray.remote(num_cpus=1, max_restarts=0)(BankPart).remote, *there)
-    for attempt in range(ATTEMPTS):
+    make = partial(ray.remote(num_cpus=1, max_restarts=0)(BankActor).remote, *there)
+    for attempt in range(SOLVE_ATTEMPTS):
         actors = connect.started(make, wanted, first=ROOM_SECONDS, more=ROOM_SECONDS)
         if not actors:
             break

@@ -17,7 +17,7 @@ import numpy as np
 from ucofia import scratch_array
 from ucofia.cluster import connect, tasks
 from ucofia.errors import TextCutWarning
-from ucofia.evaluate.gallery import Engine, level_scores
+from ucofia.evaluate.gallery import EvaluationEngine, level_scores
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
 from ucofia.similarity.stream import Blocks, Step, blocks_of, join_sweeps, stepper, sweep
@@ -29,10 +29,10 @@ SWEPT_FROM = 2**24  # scores; a sweep over fewer costs less than handing it out
 
 
 @contextmanager
-def connected_engine(address: str) -> Iterator[Engine]:
+def connected_engine(address: str) -> Iterator[EvaluationEngine]:
     """Lend what computes on a cluster what is else computed here."""
     with connect.connected(address):
-        yield Engine(cluster_scores, cluster_stepper)
+        yield EvaluationEngine(cluster_scores, cluster_stepper)
 
 
 def cluster_scores(

@@ -28,7 +28,7 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.discover import FoundFile
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
-from ucofia.index.ingest import AddReport
+from ucofia.index.ingest import COMMIT_SECONDS, AddReport
 from ucofia.index.journal import Entry, Journal, commit_entries, recover
 from ucofia.index.snapshot import update_preview, usable_collection
 from ucofia.index.storage import fragments
@@ -41,9 +41,10 @@ from ucofia.video.limits import Limits
 
 logger = logging.getLogger(__name__)
 
-COMMIT_SECONDS = 5.0
 COMMIT_ATTEMPTS = 3  # of a commit whose answer may have been lost
-MOST_DEATHS = 3  # of actors at one part, after which it is cut in two, or its file given up
+MOST_DEATHS_PER_PART = (
+    3  # of actors at one part, after which it is cut in two, or its file given up
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class ClusterOptions:
     scratch_bytes: int = sources.SCRATCH_BYTES  # per actor
 
 
-class Encoder:
+class EncoderActor:
     """An actor: one model, and parts one after another."""
 
     def __init__(self, work: Work, model: Model, device: str) -> None:
@@ -149,7 +150,7 @@ class _Run:
         if not is_alone:  # two runs over the same files meet in the middle
             parts.rotate(random.randrange(len(parts)))
         there = ray.put(model.to("cpu"))
-        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(Encoder)
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(EncoderActor)
         pool: Pool[Part] = Pool(
             lambda: actor.remote(work, there, "cuda" if gpus else options.device),
             min(count, len(parts)),
@@ -170,7 +171,7 @@ class _Run:
         """Deal with files that are no longer where they were."""
 
         def is_gone(path: str) -> bool:
-            if not sources.is_below(path, paths) or path in self.found:
+            if not sources.is_from(path, paths) or path in self.found:
                 return False
             return is_remote(path) or not os.path.lexists(path)
 
@@ -222,7 +223,7 @@ class _Run:
 
     def _again(self, part: Part, queue: "deque[Part]", deaths: dict[str, int]) -> None:
         deaths[part.key] = count = deaths.get(part.key, 0) + 1
-        if count < MOST_DEATHS:
+        if count < MOST_DEATHS_PER_PART:
             queue.append(part)
         elif len(part.files) > 1:
             for half in part.halves():
@@ -233,7 +234,7 @@ class _Run:
 
     def _give_up(self, part: Part) -> None:
         (file,) = part.files
-        reason = f"{MOST_DEATHS} workers died while they worked on it"
+        reason = f"{MOST_DEATHS_PER_PART} workers died while they worked on it"
         failure = KnownFailure.of(file, DecoderDiedError(file.path, reason))
         report = AddReport(failed=[Failure(file.path, reason)])
         clearing = (file.path,) if file.path in self.known else ()

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 FIRST_SECONDS, MORE_SECONDS = 600.0, 30.0  # to wait for the first actor, and for more
 CLOSE_SECONDS = 10.0  # for the actors to delete their files
 SHARD_ROWS = 16_384  # of a shard in an object store; a larger fragment is one of its own
-MOST_DEATHS = 3  # at one question, besides as many as there are actors
+MOST_DEATHS_PER_QUERY = 3  # at one question, besides as many as there are actors
 Actor: TypeAlias = Any  # Ray has no types
 Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
 
@@ -60,7 +60,7 @@ class Actors:
     ) -> Iterator[tuple[int, Any]]:
         """Ask the owners of some shards; where one died, whoever takes over is asked."""
         ray, left = connect.ray(), dict(arguments)
-        for _ in range(self.count + MOST_DEATHS):
+        for _ in range(self.count + MOST_DEATHS_PER_QUERY):
             if not left:
                 return
             owners = {number: self._owner(number) for number in left}

@@ -18,7 +18,7 @@ from typing import Any
 from ucofia.errors import MissingExtraError, SettingError, UnreadableVideoError
 from ucofia.index import discover
 from ucofia.index.discover import FoundFile
-from ucofia.index.storage.location import first_line, is_remote, place_of
+from ucofia.index.storage.location import first_line, is_below, is_remote, where
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
 SCRATCH_BYTES = 8 << 30
@@ -34,16 +34,9 @@ def find(sources: Iterable[Path | str]) -> Iterator[FoundFile]:
                 yield file
 
 
-def is_below(path: str, sources: Iterable[Path | str]) -> bool:
+def is_from(path: str, sources: Iterable[Path | str]) -> bool:
     """Tell whether a video belongs to some folders or addresses; lists name single files."""
-    for source in sources:
-        name = str(source)
-        if name.startswith(LIST):
-            continue
-        place = name.rstrip("/") if is_remote(name) else place_of(name)
-        if path == place or path.startswith(place.rstrip("/") + "/"):
-            return True
-    return False
+    return is_below(path, [where(name) for name in map(str, sources) if not name.startswith(LIST)])
 
 
 @dataclass(frozen=True)

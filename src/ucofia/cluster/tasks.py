@@ -12,6 +12,7 @@ from ucofia.cluster import connect
 
 T = TypeVar("T")
 R = TypeVar("R")
+# Does something with every item, perhaps at the same time; yields items as they end.
 Spread = Callable[[Callable[[T], R], Sequence[T]], Iterator[tuple[T, R]]]
 
 RETRIES = 5  # of a task whose machine died

@@ -15,7 +15,7 @@ from typing import Any
 
 from ucofia.errors import AnnotationError
 
-VIDEO_SUFFIXES = frozenset(
+ANNOTATED_SUFFIXES = frozenset(
     ".3g2 .3gp .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split(
         " "
     )
@@ -185,7 +185,7 @@ class VideoFiles:
                 return self.by_stem[stem]
         # Only the name: an id must not lead out of the folder.
         missing = Path(names[0]).name
-        has_suffix = Path(missing).suffix in VIDEO_SUFFIXES
+        has_suffix = Path(missing).suffix in ANNOTATED_SUFFIXES
         return self.folder / (missing if has_suffix else f"{missing}.mp4")
 
 
@@ -203,7 +203,7 @@ def find_videos(folder: Path) -> VideoFiles:
         for name in sorted(names):
             stem, _, suffix = name.rpartition(".")
             # DiDeMo has names that end in a dot.
-            if f".{suffix.lower()}" in VIDEO_SUFFIXES or (stem and not suffix):
+            if f".{suffix.lower()}" in ANNOTATED_SUFFIXES or (stem and not suffix):
                 path = Path(root, name)
                 by_name.setdefault(name, path)
                 by_stem.setdefault(stem, path)

@@ -27,7 +27,7 @@ _LOOK = PixelSpec(size=16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
-class Problem:
+class DataProblem:
     """One thing that is wrong with one video or text."""
 
     split: str
@@ -43,10 +43,10 @@ class CheckReport:
     videos: dict[str, int]
     texts: dict[str, int]
     opened: int  # files that the decoder looked into
-    missing: tuple[Problem, ...]
-    unreadable: tuple[Problem, ...]
-    mismatched: tuple[Problem, ...]
-    damaged: tuple[Problem, ...]  # usable, but not whole
+    missing: tuple[DataProblem, ...]
+    unreadable: tuple[DataProblem, ...]
+    mismatched: tuple[DataProblem, ...]
+    damaged: tuple[DataProblem, ...]  # usable, but not whole
     notes: tuple[str, ...]
 
     @property
@@ -67,22 +67,22 @@ def check(
     """Check texts, files and, unless `decode` is off, what is in the files."""
     items = [(split.name, video) for split in dataset.splits for video in split.videos]
     missing = tuple(
-        Problem(split, video.id, f"there is no file {video.path}")
+        DataProblem(split, video.id, f"there is no file {video.path}")
         for split, video in items
         if video.path is not None and not os.path.exists(video.path)
     )
     gone = {problem.id for problem in missing}
     present = [(s, v) for s, v in items if v.path is not None and v.id not in gone]
-    unreadable: list[Problem] = []
-    damaged: list[Problem] = []
+    unreadable: list[DataProblem] = []
+    damaged: list[DataProblem] = []
     mismatched = [*_between_splits(dataset), *(p for s in dataset.splits for p in _texts(s))]
     opened = 0
     if decode:
         for opened, (split, video, result) in enumerate(_looked_into(present, workers, limits), 1):
             if isinstance(result, Failed):
-                unreadable.append(Problem(split, video.id, result.error.reason))
+                unreadable.append(DataProblem(split, video.id, result.error.reason))
             else:
-                damaged += [Problem(split, video.id, text) for text in result.warnings]
+                damaged += [DataProblem(split, video.id, text) for text in result.warnings]
                 mismatched += _lengths(split, video, result)
             if progress is not None:
                 progress("opening videos", opened, len(present))
@@ -113,52 +113,52 @@ def _looked_into(
         yield split, video, result
 
 
-def _lengths(split: str, video: VideoItem, result: Decoded) -> Iterator[Problem]:
+def _lengths(split: str, video: VideoItem, result: Decoded) -> Iterator[DataProblem]:
     seconds = result.info.duration_seconds
     if video.start_second >= seconds:
         reason = f"its stretch starts at {video.start_second:g} s, the file lasts {seconds:.1f} s"
-        yield Problem(split, video.id, reason)
+        yield DataProblem(split, video.id, reason)
     annotated = video.annotated_seconds
     if annotated is not None:
         allowed = max(_TOLERANCE_SECONDS, _TOLERANCE_SHARE * annotated)
         if abs(seconds - annotated) > allowed:
             reason = f"the file lasts {seconds:.1f} s, the annotators' copy {annotated:.1f} s"
-            yield Problem(split, video.id, reason)
+            yield DataProblem(split, video.id, reason)
 
 
-def _between_splits(dataset: Dataset) -> Iterator[Problem]:
+def _between_splits(dataset: Dataset) -> Iterator[DataProblem]:
     """Find videos that are trained and tested on."""
     home: dict[str, str] = {}
     for split in dataset.splits:
         for video in split.videos:
             if video.id in home:
-                yield Problem(split.name, video.id, f"it is in {home[video.id]} as well")
+                yield DataProblem(split.name, video.id, f"it is in {home[video.id]} as well")
             home.setdefault(video.id, split.name)
 
 
-def _texts(split: Split) -> Iterator[Problem]:
+def _texts(split: Split) -> Iterator[DataProblem]:
     counts = Counter(split.truth)
     for row, video in enumerate(split.videos):
         if not counts[row]:
-            yield Problem(split.name, video.id, "it has no text")
+            yield DataProblem(split.name, video.id, "it has no text")
     for text in split.texts:
         if not text.text.strip():
-            yield Problem(split.name, split.videos[text.video].id, "one of its texts is empty")
+            yield DataProblem(split.name, split.videos[text.video].id, "one of its texts is empty")
 
 
 def _arrays(
     items: Sequence[tuple[str, VideoItem]], frames: FrameSource | None
-) -> Iterator[Problem]:
+) -> Iterator[DataProblem]:
     for split, video in items:
         if frames is None:
-            yield Problem(split, video.id, "it has neither a file nor an array")
+            yield DataProblem(split, video.id, "it has neither a file nor an array")
             continue
         try:
             found = frames(video)
         except NoFramesError as error:
-            yield Problem(split, video.id, str(error))
+            yield DataProblem(split, video.id, str(error))
             continue
         if not np.isfinite(found).all():
-            yield Problem(split, video.id, "its features are NaN or infinite")
+            yield DataProblem(split, video.id, "its features are NaN or infinite")
         elif found.dtype.kind == "f" and not found.any():
-            yield Problem(split, video.id, "its features are all zero")
+            yield DataProblem(split, video.id, "its features are all zero")

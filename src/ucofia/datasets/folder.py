@@ -29,7 +29,7 @@ _KNOWN = ("path", "caption", "split", "start", "end")
 
 
 @dataclass(frozen=True)
-class Row:
+class CaptionRow:
     """One line of the file, checked."""
 
     path: str
@@ -80,7 +80,7 @@ def parse_json_lines(where: str, text: str) -> Lines:
     return found
 
 
-def parse_row(where: str, line: Mapping[str, Any]) -> Row:
+def parse_row(where: str, line: Mapping[str, Any]) -> CaptionRow:
     """Check one row; what it says wrong is named with its line."""
     unknown = [name for name in line if name not in _KNOWN]
     if unknown:
@@ -99,10 +99,10 @@ def parse_row(where: str, line: Mapping[str, Any]) -> Row:
     start, end = (_seconds(where, name, line.get(name)) for name in ("start", "end"))
     if end is not None and end <= (start or 0.0):
         raise AnnotationError(where, f"end {end:g} is not after start {start or 0.0:g}")
-    return Row(path, caption, split, start or 0.0, end)
+    return CaptionRow(path, caption, split, start or 0.0, end)
 
 
-def build(folder: Path, where: Path, rows: list[tuple[int, Row]], *, seed: int) -> Dataset:
+def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]], *, seed: int) -> Dataset:
     """Join rows to videos and splits."""
     has_splits = any(row.split for _, row in rows)
     parts = {name: _Gathered() for name in _SPLITS}

@@ -24,7 +24,7 @@ from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.video.sample import Rule
 
-FORMAT = 1
+FRAME_CACHE_FORMAT = 1
 FAILED = "failed.jsonl"
 
 
@@ -112,9 +112,9 @@ def open_cache(folder: Path) -> CacheFrames:
         raise AnnotationError(
             str(folder), "this is not a cache", "make one with: ucofia data cache"
         ) from error
-    if stored.pop("format", None) != FORMAT:
+    if stored.pop("format", None) != FRAME_CACHE_FORMAT:
         raise AnnotationError(
-            str(folder), f"only caches of format {FORMAT} can be read", "make it again"
+            str(folder), f"only caches of format {FRAME_CACHE_FORMAT} can be read", "make it again"
         )
     try:
         settings = CacheSettings(**stored)

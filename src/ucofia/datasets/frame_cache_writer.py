@@ -27,7 +27,7 @@ from PIL import Image
 from ucofia.atomic import PART, write_atomic
 from ucofia.datasets.frame_cache import (
     FAILED,
-    FORMAT,
+    FRAME_CACHE_FORMAT,
     CachedVideo,
     CacheFailure,
     CacheFrames,
@@ -149,7 +149,7 @@ class ShardWriter:
 def _prepared(folder: Path, settings: CacheSettings) -> CacheFrames:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "cache.json").exists():
-        stored = json.dumps({"format": FORMAT, **asdict(settings)}, indent=2)
+        stored = json.dumps({"format": FRAME_CACHE_FORMAT, **asdict(settings)}, indent=2)
         write_atomic(folder / "cache.json", stored)
     cache = open_cache(folder)
     for name, asked in asdict(settings).items():

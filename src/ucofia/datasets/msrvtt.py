@@ -24,8 +24,8 @@ from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes, ho
 from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
-Part = Literal["9k", "7k", "full"]
-PUBLISHED: Mapping[Part, Mapping[str, PublishedCounts]] = {
+Partition = Literal["9k", "7k", "full"]
+PUBLISHED: Mapping[Partition, Mapping[str, PublishedCounts]] = {
     "9k": {"train": PublishedCounts(9_000, 180_000), "test": PublishedCounts(1_000, 1_000)},
     "7k": {"train": PublishedCounts(7_010, 140_200), "test": PublishedCounts(1_000, 1_000)},
     "full": {
@@ -37,7 +37,7 @@ PUBLISHED: Mapping[Part, Mapping[str, PublishedCounts]] = {
 _HELD_OUT_VIDEOS = 500
 
 
-def load(folder: Path, *, part: Part = "9k", seed: int = 0) -> Dataset:
+def load(folder: Path, *, part: Partition = "9k", seed: int = 0) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     captions, organisers = parse_captions(read_annotations(folder))
     videos = find_videos(folder)

@@ -45,9 +45,9 @@ from ucofia.video.decode_pool import Failed
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Rule
 
-FORMAT = 1
+TOKEN_CACHE_FORMAT = 1
 SETTINGS = "tokens.json"
-VIDEOS_AT_ONCE = 8  # decoded, encoded and written together: what a kill may cost a process
+VIDEOS_PER_CHUNK = 8  # decoded, encoded and written together: what a kill may cost a process
 # Parts of a backbone that stored tokens have not passed; any other that changes makes them stale.
 NOT_PASSED = ("text", "sentence_projection", "word_projection", "frame_projection")
 
@@ -143,8 +143,10 @@ def open_tokens(folder: Path) -> TokenFrames:
         stored = dict(json.loads((folder / SETTINGS).read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise AnnotationError(str(folder), "this is not a token cache", advice) from error
-    if stored.pop("format", None) != FORMAT:
-        raise AnnotationError(str(folder), f"only token caches of format {FORMAT} can be read")
+    if stored.pop("format", None) != TOKEN_CACHE_FORMAT:
+        raise AnnotationError(
+            str(folder), f"only token caches of format {TOKEN_CACHE_FORMAT} can be read"
+        )
     try:
         tokens, width = int(stored.pop("tokens")), int(stored.pop("width"))
         settings = TokenSettings(**stored)
@@ -191,7 +193,7 @@ def fill_tokens(
     settings = _prepared(folder, model, settings_of(model, frames=frames, rule=rule))
     cached = stored_videos(folder)
     wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]
-    parts = [wanted[at : at + VIDEOS_AT_ONCE] for at in range(0, len(wanted), VIDEOS_AT_ONCE)]
+    parts = [wanted[at : at + VIDEOS_PER_CHUNK] for at in range(0, len(wanted), VIDEOS_PER_CHUNK)]
     failed: list[CacheFailure] = []
     done = 0
     results: Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]
@@ -253,7 +255,12 @@ def _prepared(folder: Path, model: Model, settings: TokenSettings) -> TokenSetti
     if not (folder / SETTINGS).exists():
         blank = np.zeros((1, 3, settings.size, settings.size), dtype=np.uint8)
         _, tokens, width = frame_tokens(model, blank).shape
-        stored = {"format": FORMAT, **asdict(settings), "tokens": tokens, "width": width}
+        stored = {
+            "format": TOKEN_CACHE_FORMAT,
+            **asdict(settings),
+            "tokens": tokens,
+            "width": width,
+        }
         write_atomic(folder / SETTINGS, json.dumps(stored, indent=2) + "\n")
     holds = open_tokens(folder).settings
     _require_same(folder, holds, settings)

@@ -86,7 +86,7 @@ class VisionTransformer(nn.Module):
         self.config = config
         self.embeddings = PatchEmbeddings(config)
         self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # sic
-        blocks = [Block(config) for _ in range(config.num_hidden_layers)]
+        blocks = [VisionBlock(config) for _ in range(config.num_hidden_layers)]
         self.encoder = nn.ModuleDict({"layers": nn.ModuleList(blocks)})
         self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
@@ -117,7 +117,7 @@ class PatchEmbeddings(nn.Module):
         return embedded
 
 
-class Block(nn.Module):
+class VisionBlock(nn.Module):
     """Attention and a wide layer, each behind its norm."""
 
     def __init__(self, config: ClipVisionConfig) -> None:

@@ -24,7 +24,7 @@ SILU_MINIMUM = -0.2785
 INT8_MAX = 127
 PAIR_MAX = 127.5  # the sum of two weights x 255, the largest activation, must fit into 16 bits
 EPSILON = 1e-12  # scales of all-zero rows
-ACTIVATIONS = {"clip_vision_model": "quick_gelu"}  # supported: model type, activation
+INT8_ACTIVATIONS = {"clip_vision_model": "quick_gelu"}  # supported: model type, activation
 MIN_WIDTH = 256  # narrower products are not faster in int8
 
 # Kept outside the modules, so that it is neither copied nor saved with them.
@@ -40,7 +40,7 @@ def has_int8() -> bool:
 def can_use_int8(tower: nn.Module) -> bool:
     """Return whether a tower can run in int8 now: inference in float32 on a CPU, known layout."""
     config: Any = tower.config
-    known = ACTIVATIONS.get(config.model_type) == config.hidden_act
+    known = INT8_ACTIVATIONS.get(config.model_type) == config.hidden_act
     if not (is_cpu_inference(tower) and known and config.hidden_size >= MIN_WIDTH and has_int8()):
         return False
     # Int8Vision reads the weights of linear layers only and would miss LoRA matrices.

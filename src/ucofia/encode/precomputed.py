@@ -19,7 +19,7 @@ from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
-LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
+CLIP_LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
 
 
 class FeaturesBackbone(nn.Module):
@@ -43,7 +43,7 @@ class FeaturesBackbone(nn.Module):
         self.text_cache: TextCache | None = None  # spares a frozen tower every question
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
-        self.logit_scale = LOGIT_SCALE
+        self.logit_scale = CLIP_LOGIT_SCALE
 
     @classmethod
     def from_description(cls, values: Mapping[str, Any], tokenizer: str) -> "FeaturesBackbone":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 LAYER_NORM_EPS = 1e-12  # the authors' temporal blocks differ from CLIP's 1e-5 here
 
 
-class Block(nn.Module):
+class TemporalBlock(nn.Module):
     """A pre-norm transformer block with CLIP's quick GELU."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -49,7 +49,7 @@ class TemporalEncoder(nn.Module):
     def __init__(self, *, width: int, layers: int, heads: int, positions: int) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.randn(positions, width) * 0.01)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(TemporalBlock(width, heads) for _ in range(layers))
 
     def forward(
         self, x: Float[Tensor, "v n d"], mask: Bool[Tensor, "v n"]

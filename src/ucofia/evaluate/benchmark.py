@@ -23,7 +23,7 @@ from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
     HERE,
-    Engine,
+    EvaluationEngine,
     SearchCheck,
     check_search,
     counting_truncations,
@@ -59,7 +59,7 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
-class BankPart:
+class BankOfSplit:
     """What normalisations may look at."""
 
     texts: Sequence[str]
@@ -121,7 +121,7 @@ def evaluate(
     frames: FrameSource,
     *,
     options: EvaluateOptions | None = None,
-    engine: Engine = HERE,
+    engine: EvaluationEngine = HERE,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Rank a split both ways, raw and normalised, level by level.
@@ -248,14 +248,14 @@ def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]
     return found
 
 
-def _bank(split: Split, options: EvaluateOptions) -> BankPart:
+def _bank(split: Split, options: EvaluateOptions) -> BankOfSplit:
     """Take texts and videos, each evenly spread over the split."""
     limit, available = options.bank_limit, options.available
     texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
     chosen = _spread(len(split.videos), limit)
     if available is not None:
         chosen = [row for row in chosen if split.videos[row].id in available]
-    return BankPart(texts, split.take(chosen))
+    return BankOfSplit(texts, split.take(chosen))
 
 
 class EncodeSplit(Protocol):
@@ -266,11 +266,11 @@ class EncodeSplit(Protocol):
 
 
 def _bank_scores(
-    engine: Engine,
+    engine: EvaluationEngine,
     model: Model,
     texts: Sequence[str],
     collection: Collection,
-    bank: BankPart,
+    bank: BankOfSplit,
     encoded: EncodeSplit,
     progress: Progress | None,
 ) -> dict[Direction, LevelScores]:

@@ -59,7 +59,7 @@ class LevelScorer(Protocol):
 
 
 @dataclass(frozen=True)
-class Engine:
+class EvaluationEngine:
     """Where an evaluation computes: in this process, or on a cluster."""
 
     score: LevelScorer
@@ -142,7 +142,7 @@ def level_scores(
     return found
 
 
-HERE = Engine(level_scores, stepper)
+HERE = EvaluationEngine(level_scores, stepper)
 
 
 def check_search(

@@ -5,7 +5,7 @@ from jaxtyping import Int
 
 from ucofia.evaluate.benchmark import Evaluation
 from ucofia.evaluate.matrix_files import mean_level
-from ucofia.evaluate.matrix_report import Normalisation, Settings, variants
+from ucofia.evaluate.matrix_report import NormalisationName, Settings, variants
 
 COUNTS = ("never", "once", "more than once")
 
@@ -13,7 +13,7 @@ COUNTS = ("never", "once", "more than once")
 def first_hits(
     found: Evaluation,
     *,
-    normalise: tuple[Normalisation, ...] = ("none", "sinkhorn"),
+    normalise: tuple[NormalisationName, ...] = ("none", "sinkhorn"),
 ) -> dict[str, Int[np.ndarray, " t"]]:
     """The best video of every text, with all levels, under each normalisation."""
     settings = Settings(temperature=1.0, weights=found.weights)

@@ -34,9 +34,9 @@ from ucofia.similarity.normalise import (
 from ucofia.similarity.stream import Stepper, stepper
 
 Direction = Literal["t2v", "v2t"]
-Normalisation = Literal["none", "sinkhorn", "dual-softmax", "inverted-softmax", "querybank"]
+NormalisationName = Literal["none", "sinkhorn", "dual-softmax", "inverted-softmax", "querybank"]
 DIRECTIONS: dict[Direction, str] = {"t2v": "text to video", "v2t": "video to text"}
-NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
+NORMALISATIONS: tuple[NormalisationName, ...] = get_args(NormalisationName)
 COSINE_TEMPERATURE = 0.01  # of CLIP and of the paper's softmaxes
 COSINE_LIMIT = 1.001  # a cosine in half precision may be a little above one
 
@@ -48,7 +48,7 @@ BankOrigin = Literal["none", "given", "test queries"]
 class Settings:
     """How to normalise and what to print."""
 
-    normalise: Sequence[Normalisation] = ("none",)
+    normalise: Sequence[NormalisationName] = ("none",)
     temperature: float | None = None  # None: chosen by the scale of the scores
     iterations: int = PAPER_ITERATIONS
     start: Start = "paper"
@@ -143,7 +143,7 @@ def score(
 
 def variants(
     direction: Direction,
-    name: Normalisation,
+    name: NormalisationName,
     scores: LevelScores,
     given: LevelScores | None,
     settings: Settings,

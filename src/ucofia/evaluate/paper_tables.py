@@ -15,7 +15,7 @@ from ucofia.errors import UnknownNameError
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """Where figures stand in the paper; figures given in a sentence have no number."""
 
     name: str
@@ -47,9 +47,9 @@ class Disagreement:
     by_table: Mapping[str, float]
 
 
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, PaperTable]:
     """All tables by name, in the paper's order."""
-    return {name: Table(name=name, **about) for name, about in _document()["tables"].items()}
+    return {name: PaperTable(name=name, **about) for name, about in _document()["tables"].items()}
 
 
 def figures(

@@ -16,7 +16,9 @@ VIDEO_SUFFIXES = frozenset(
     ".mj2 .mjpeg .mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .rm .rmvb .swf .ts .vob "
     ".webm .wmv .y4m".split()
 )
-PICTURE_SUFFIXES = frozenset(".jpeg .jpg .png .webp".split())  # still, and shown by every browser
+INDEXED_PICTURE_SUFFIXES = frozenset(
+    ".jpeg .jpg .png .webp".split()
+)  # still, and shown by every browser
 # Where systems put disks: right below these, and for each user right below these.
 _MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
 _USERS_MOUNTS = frozenset({"/media", "/run/media"})
@@ -72,7 +74,7 @@ def content_hash(path: str) -> str:
 
 def is_wanted(path: str) -> bool:
     """Tell by its suffix whether a file in a folder is a video or a picture."""
-    return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES | PICTURE_SUFFIXES
+    return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES | INDEXED_PICTURE_SUFFIXES
 
 
 def is_gone_for_good(path: str) -> bool:

@@ -38,7 +38,7 @@ COMMIT_SECONDS = 5.0
 COMMIT_ROWS = 512
 ENCODE_CLIPS = 8  # at most at once
 ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
-LOOKED_AT = 500  # files found between two reports of progress
+PROGRESS_FILES = 500  # files found between two reports of progress
 LONG_SECONDS = 300.0  # of a longer video, progress tells how far it is
 # Longer videos come part by part, so that their frames never lie in memory together.
 PART_SEGMENTS = 60
@@ -106,7 +106,7 @@ def add(
     watch = Stopwatch()
     found: list[FoundFile] = []
     for file in discover.find(paths):
-        if progress is not None and len(found) % LOOKED_AT == 0:
+        if progress is not None and len(found) % PROGRESS_FILES == 0:
             progress("looking for videos", len(found), None)
         found.append(file)
     logger.info("looking at %d files with %d workers", len(found), workers)

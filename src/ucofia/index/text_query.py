@@ -60,7 +60,7 @@ TOKENIZER_FILE = "tokenizer.json"  # among the assets of a backbone
 NEAR, VERY_NEAR = 0.8, 0.85  # how alike two spellings are, as difflib measures it
 LONGEST = 10_000  # tokens; a text for hints is not cut
 FEWEST_LETTERS = 4  # shorter words say little about a language
-LENGTH_OFF = 2  # letters by which a misspelt word is too long or too short
+LETTERS_OFF = 2  # letters by which a misspelt word is too long or too short
 # Where one of these stands, a text is English, however rare its other words are.
 _ENGLISH = frozenset("a an and at by for from her his is of on the to with".split())
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -244,7 +244,7 @@ class Vocabulary:
                 for other in known
                 if other[0] == plain[0]
                 and len(other) >= FEWEST_LETTERS
-                and abs(len(other) - len(plain)) <= LENGTH_OFF
+                and abs(len(other) - len(plain)) <= LETTERS_OFF
             ]
             matches = difflib.get_close_matches(plain, sorted(near), n=1, cutoff=cutoff)
             if matches:

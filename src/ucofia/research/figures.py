@@ -32,8 +32,8 @@ from ucofia.similarity.aggregate import weights as frame_weights
 from ucofia.similarity.levels import Level, similarities, text_units, video_units
 
 RIGHT, WRONG, PLAIN, OURS, INK = "#2b8a3e", "#c92a2a", "#868e96", "#e8590c", "#212529"
-LOOKED_AT = 200  # queries among which an example is chosen
-PICTURES = 6  # most frames shown of a video
+QUERIES_TRIED = 200  # queries among which an example is chosen
+FRAMES_SHOWN = 6  # most frames shown of a video
 PER_INCH = 160
 
 
@@ -199,7 +199,7 @@ def _frames(model: Model, frames: FrameSource, video: VideoItem) -> np.ndarray:
 
 def _some(rows: Int[np.ndarray, " n"]) -> list[int]:
     """At most so many, evenly spread."""
-    places = np.linspace(0, len(rows) - 1, min(len(rows), LOOKED_AT)).astype(int)
+    places = np.linspace(0, len(rows) - 1, min(len(rows), QUERIES_TRIED)).astype(int)
     return [int(row) for row in rows[places]]
 
 
@@ -223,7 +223,7 @@ def _weights_part(
 
 
 def _strip(part: Any, title: str, colour: str, pixels: np.ndarray) -> None:
-    shown = fit_frames(pixels, PICTURES)
+    shown = fit_frames(pixels, FRAMES_SHOWN)
     part.suptitle(title, fontsize=10, color=colour)
     axes = part.subplots(1, len(shown), squeeze=False)[0]
     for one, picture in zip(axes, shown, strict=True):

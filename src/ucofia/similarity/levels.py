@@ -28,7 +28,7 @@ PRODUCT_ENTRIES = 4096 * 1024
 FEWEST_VIDEOS = 64  # in a block, if there are so many: loops run over them
 # Similarities of a call from which compiled loops are used, where numba is installed: loading what
 # was compiled takes as long as aggregating some ten times as many.
-COMPILED_FROM = 2 * 1024 * 1024
+COMPILED_ISA_FROM = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _in_blocks(
 
 def _can_compile(words: Tensor, word_mask: Tensor, unit_mask: Tensor) -> bool:
     is_plain = words.device.type == "cpu" and words.dtype == torch.float32
-    is_large = int(word_mask.sum()) * unit_mask.numel() >= COMPILED_FROM
+    is_large = int(word_mask.sum()) * unit_mask.numel() >= COMPILED_ISA_FROM
     return is_plain and is_large and _has_numba()
 
 

@@ -41,6 +41,7 @@ from ucofia.errors import (
     RunMismatchError,
 )
 from ucofia.model import Model
+from ucofia.sharing import WEIGHTS_FILE
 
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "optimiser.safetensors",
@@ -138,19 +139,19 @@ class RunFolder:
         """Write the model that the folder stands for; return the checksum of its weights."""
         with self.written():
             checkpoint.save(model, self.path, whole=whole)
-            return _checksum(self.path / checkpoint.WEIGHTS)
+            return _checksum(self.path / WEIGHTS_FILE)
 
     def load_best(self, model: Model, checksum: str | None) -> None:
         """Put the best weights into the model; they must be those that were written.
 
         Afterwards it is a plain model: what low-rank matrices learned is in its weights.
         """
-        weights = self.path / checkpoint.WEIGHTS
+        weights = self.path / WEIGHTS_FILE
         with self.written():
             if checksum is not None and _checksum(weights) != checksum:
                 advice = "Delete the folder `checkpoints` and this file to train again"
                 raise DamagedRunError(
-                    self.path, checkpoint.WEIGHTS, "its checksum is another one", advice
+                    self.path, WEIGHTS_FILE, "its checksum is another one", advice
                 )
             checkpoint.merge(model, load_file(weights), str(weights))
 
@@ -188,7 +189,7 @@ class RunFolder:
                 problem = _damage(folder)
             if problem is None:
                 with self.written():
-                    checkpoint.restore(model, load_file(folder / checkpoint.WEIGHTS))
+                    checkpoint.restore(model, load_file(folder / WEIGHTS_FILE))
                     _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
                     return dict(json.loads((folder / STATE).read_text()))
             if at + 1 == len(found):
@@ -241,7 +242,7 @@ class RunFolder:
             raise RunFolderError(self.path, str(error), self.saved_step) from error
 
 
-_CHECKED = (checkpoint.WEIGHTS, OPTIMISER, STATE)
+_CHECKED = (WEIGHTS_FILE, OPTIMISER, STATE)
 
 
 def _checkpoint_name(step: int, validated: int) -> str:

@@ -33,7 +33,7 @@ from ucofia.train.randomness import key, seeded
 from ucofia.types import TextBatch, TextFeatures, VideoBatch, VideoFeatures
 
 Precision = Literal["float32", "bfloat16", "float16"]
-TEXTS_AT_ONCE = 32  # of like length, through the text tower
+LIKE_TEXTS_AT_ONCE = 32  # of like length, through the text tower
 Features = TypeVar("Features", TextFeatures, VideoFeatures)
 
 
@@ -78,11 +78,11 @@ class Encoder:
 
 def _encoded_by_length(model: Model, batch: TextBatch) -> TextFeatures:
     """Encode texts with others of like length: padding costs a tower as much as words do."""
-    if not model.config.masked or len(batch) <= TEXTS_AT_ONCE:
+    if not model.config.masked or len(batch) <= LIKE_TEXTS_AT_ONCE:
         return model.encode_text(batch)
     order = batch.mask.sum(1).argsort(stable=True)
     parts = [
-        model.encode_text(batch[rows].trimmed()) for rows in torch.split(order, TEXTS_AT_ONCE)
+        model.encode_text(batch[rows].trimmed()) for rows in torch.split(order, LIKE_TEXTS_AT_ONCE)
     ]
     width, back = batch.mask.shape[1], order.argsort()
     words = [pad(part.words, (0, 0, 0, width - part.words.shape[1])) for part in parts]

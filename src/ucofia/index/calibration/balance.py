@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ucofia import scratch_array
-from ucofia.index.calibration.confidence import Kind, standardise
+from ucofia.index.calibration.confidence import TextKind, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
     from ucofia.types import Progress, TextFeatures
 
-Kinds = Mapping[Kind, Array]  # which of the texts are of a kind
-Nulls = Mapping[Kind, tuple[Array, Array]]  # mean and deviation per segment
+Kinds = Mapping[TextKind, Array]  # which of the texts are of a kind
+Nulls = Mapping[TextKind, tuple[Array, Array]]  # mean and deviation per segment
 
 BANK_SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE = 64, 1024
 # The paper balances against captions of the same data set, at 1. A bank is not about what it
@@ -118,7 +118,7 @@ def joined(parts: Sequence[Solved]) -> Solved:
     )
 
 
-def _joined_null(kind: Kind, parts: Sequence[Solved]) -> tuple[Array, Array]:
+def _joined_null(kind: TextKind, parts: Sequence[Solved]) -> tuple[Array, Array]:
     means, deviations = zip(*(part.nulls[kind] for part in parts), strict=True)
     return np.concatenate(means), np.concatenate(deviations)
 

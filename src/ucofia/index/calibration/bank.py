@@ -24,7 +24,7 @@ from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
-from ucofia.index.calibration.confidence import Calibration, Confidence, Kind, standardise
+from ucofia.index.calibration.confidence import Calibration, Confidence, TextKind, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
@@ -68,7 +68,7 @@ class Bank:
         return {kind: kinds == kind for kind in calibrate.ODDS if (kinds == kind).any()}
 
     @cached_property
-    def calibrations(self) -> dict[Kind, Calibration]:
+    def calibrations(self) -> dict[TextKind, Calibration]:
         """The curves that give confidence; none before it is solved, or with too few texts."""
         found = {k: calibrate.fit(self.best[texts], k) for k, texts in self.kinds.items()}
         return {kind: curve for kind, curve in found.items() if curve is not None}
@@ -113,7 +113,7 @@ class Normalisation:
     """What the bank says about the segments of a collection, in its order."""
 
     biases: dict[str, Array]  # Sinkhorn's, per level
-    nulls: dict[Kind, Null]
+    nulls: dict[TextKind, Null]
 
     def of(self, text: str) -> "TextNormalisation":
         """What of it holds for a text."""
@@ -126,7 +126,7 @@ class Normalisation:
 class TextNormalisation:
     """What the bank says about the segments for queries of one kind."""
 
-    kind: Kind
+    kind: TextKind
     biases: dict[str, Array]
     null: Null | None  # None: hits have no confidence
 

@@ -28,10 +28,10 @@ from jaxtyping import Float
 
 from ucofia.index.storage.schema import Array
 
-Kind = Literal["words", "sentence"]
+TextKind = Literal["words", "sentence"]
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
-ODDS: dict[Kind, tuple[float, float]] = {"words": (-2.1, 1.0), "sentence": (-2.7, 1.1)}
+ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.1, 1.0), "sentence": (-2.7, 1.1)}
 MOST_WORDS = 2  # besides articles; a longer query is a sentence
 ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
@@ -56,7 +56,7 @@ class Calibration:
 
     location: float
     spread: float
-    kind: Kind = "sentence"
+    kind: TextKind = "sentence"
 
     def p_value(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """How often an absent text would have a best hit at least this good."""
@@ -86,7 +86,7 @@ class Calibration:
         return np.asarray(self.confidence(z) >= MATCH)
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> TextKind:
     """Tell a query of one or two words, articles aside, from a sentence.
 
     Example:
@@ -97,7 +97,7 @@ def kind_of(text: str) -> Kind:
     return "words" if len(words) <= MOST_WORDS else "sentence"
 
 
-def kinds_of(texts: Sequence[str]) -> tuple[Kind, ...]:
+def kinds_of(texts: Sequence[str]) -> tuple[TextKind, ...]:
     """The kind of every text of a bank; all are one kind where either has too few texts."""
     kinds = tuple(kind_of(text) for text in texts)
     words = kinds.count("words")
@@ -105,7 +105,7 @@ def kinds_of(texts: Sequence[str]) -> tuple[Kind, ...]:
     return tuple("sentence" if is_one else kind for kind in kinds)
 
 
-def fit(best_of_text: Float[Array, " q"], kind: Kind = "sentence") -> Calibration | None:
+def fit(best_of_text: Float[Array, " q"], kind: TextKind = "sentence") -> Calibration | None:
     """Lay the curve through the middle of the bank's best values; None when there are too few."""
     values = np.sort(np.asarray(best_of_text, dtype=np.float64))
     if len(values) < FEWEST_TEXTS or not np.isfinite(values).all():

@@ -30,9 +30,9 @@ from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values
 Lance: TypeAlias = Any  # Lance has no types
 
-PARTS = "ucofia.parts"
+COMMITTED_PARTS = "ucofia.parts"
 IDENTITY = ("path", "size_bytes", "mtime_ns", "content_hash")
-ATTEMPTS = 20  # of a commit that meets others which change the same fragments
+CONFLICT_ATTEMPTS = 20  # of a commit that meets others which change the same fragments
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bo
     of the index meanwhile.
     """
     with writing(path):
-        for _ in range(ATTEMPTS):
+        for _ in range(CONFLICT_ATTEMPTS):
             dataset = open_table(path)
             fresh = _without_present(path, dataset, batch, seen)
             if fresh is None:
@@ -85,7 +85,9 @@ def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bo
             if committed.version > dataset.version + 1:
                 _drop_doubled(path, dataset, committed, fresh)
             return True
-    raise IndexWriteError(path, f"{ATTEMPTS} commits met writers that change the same rows")
+    raise IndexWriteError(
+        path, f"{CONFLICT_ATTEMPTS} commits met writers that change the same rows"
+    )
 
 
 def committed_parts(path: str, *, since: int) -> set[str]:
@@ -167,7 +169,7 @@ def _commit(dataset: Lance, batch: Batch) -> Lance:
         lance.Transaction(
             read_version=dataset.version,
             operation=operation,
-            transaction_properties={PARTS: " ".join(batch.parts)},
+            transaction_properties={COMMITTED_PARTS: " ".join(batch.parts)},
         ),
     )
 
@@ -257,7 +259,7 @@ def _drop_doubled(path: str, before: Lance, after: Lance, batch: Batch) -> None:
     """Without a lock somebody else may have added the same files first: theirs stay."""
     old = {fragment.fragment_id for fragment in before.get_fragments()}
     mine = {file["path"] for fragment in batch.fragments for file in fragment["files"]}
-    for _ in range(ATTEMPTS):
+    for _ in range(CONFLICT_ATTEMPTS):
         own, others = [], []
         for fragment in after.get_fragments():
             is_mine = not mine.isdisjoint(file.path for file in fragment.metadata.files)
@@ -284,7 +286,7 @@ def _parts(dataset: Lance, since: int) -> set[str]:
     found: set[str] = set()
     for transaction in dataset.get_transactions(max(0, dataset.version - since)):
         properties = (transaction and transaction.transaction_properties) or {}
-        found |= {*properties.get(PARTS, "").split()}
+        found |= {*properties.get(COMMITTED_PARTS, "").split()}
     return found
 
 

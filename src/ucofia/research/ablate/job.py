@@ -8,7 +8,7 @@ unfinished training goes on at its last checkpoint.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from ucofia import checkpoint
 from ucofia.atomic import write_atomic
+from ucofia.cluster.tasks import Spread
 from ucofia.config import model_config, to_dict, train_config
 from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
@@ -26,9 +27,7 @@ from ucofia.train.loop import train
 from ucofia.train.settings import TrainSettings
 from ucofia.types import Progress
 
-# Does something with every item, perhaps at the same time; yields items as they end.
 Named = tuple[str, int]  # a training and its seed
-Spread = Callable[[Callable[[Named], None], Sequence[Named]], Iterator[tuple[Named, None]]]
 
 NORMALISE = ("none", "sinkhorn", "dual-softmax")
 SAVE_STEPS = 25
@@ -44,7 +43,11 @@ class Job:
     progress: Progress | None = None
 
     def run(
-        self, names: Sequence[str], seeds: Sequence[int], *, spread: Spread | None = None
+        self,
+        names: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        spread: Spread[Named, None] | None = None,
     ) -> Iterator[tuple[str, int, bool]]:
         """Do what is missing, all trainings of a seed before the next seed; yields as it ends.
 
@@ -64,7 +67,9 @@ class Job:
                 self.make((name, seed))
             yield name, seed, done
 
-    def _spread(self, wanted: Sequence[Named], spread: Spread) -> Iterator[tuple[str, int, bool]]:
+    def _spread(
+        self, wanted: Sequence[Named], spread: Spread[Named, None]
+    ) -> Iterator[tuple[str, int, bool]]:
         known = self.setup.trainings
         left = [(name, seed) for name, seed in wanted if not self.result(known[name], seed)]
         for name, seed in wanted:

@@ -22,8 +22,8 @@ from ucofia.train.settings import TrainData, TrainSettings
 from ucofia.types import Progress
 
 SEED = 0
-PICTURES = {"train": 6000, "val": 200, "test": 200}
-TRAIN = TrainConfig(
+STILLS = {"train": 6000, "val": 200, "test": 200}
+PRETRAIN = TrainConfig(
     epochs=8, batch=100, encoder_rate=1e-3, head_rate=1e-3, frozen_stem=False, weight_decay=0.05
 )
 WORD_DEVIATION = 0.3
@@ -38,7 +38,7 @@ def pretrained(
         _pictures(),
         out=folder,
         settings=TrainSettings(
-            recipe=TRAIN,
+            recipe=PRETRAIN,
             preset="clip-straight",
             backbone=f"tiny, patches of {patch_pixels} pixels",
             seed=SEED,
@@ -70,10 +70,10 @@ def _untrained(patch_pixels: int) -> Model:
 
 
 def _pictures() -> TrainData:
-    drawn = stills(SEED, count=sum(PICTURES.values()), size=tiny_towers.IMAGE)
+    drawn = stills(SEED, count=sum(STILLS.values()), size=tiny_towers.IMAGE)
     splits: list[Split] = []
     first = 0
-    for name, count in PICTURES.items():
+    for name, count in STILLS.items():
         texts = drawn.texts[first : first + count]
         videos = tuple(VideoItem(f"{name}-{row}") for row in range(count))
         own = tuple(TextItem(text, row) for row, text in enumerate(texts))

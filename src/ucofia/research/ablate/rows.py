@@ -21,7 +21,7 @@ from ucofia.train import tiny_towers
 from ucofia.train.settings import TrainData
 from ucofia.train.step import Precision
 
-FRAMES = 4
+SHAPES_FRAMES = 4
 # Short enough for a table on a laptop; the towers arrive trained on stills.
 TRAIN = TrainConfig(
     epochs=5, batch=35, encoder_rate=3e-4, head_rate=1e-3, frozen_stem=False, weight_decay=0.05
@@ -41,7 +41,7 @@ class Training:
     @property
     def model(self) -> ModelConfig:
         """Its parts, cut to the size of the tiny towers."""
-        return replace(tiny_towers.fit(self.parts), frames=FRAMES)
+        return replace(tiny_towers.fit(self.parts), frames=SHAPES_FRAMES)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class AblationTable:
     """One of the paper's tables, or one that it could have had."""
 
     name: str
@@ -166,7 +166,7 @@ def trainings() -> dict[str, Training]:
     return {training.name: training for training in TRAININGS}
 
 
-def tables_of(known: Collection[str]) -> tuple[Table, ...]:
+def tables_of(known: Collection[str]) -> tuple[AblationTable, ...]:
     """The tables all of whose rows are among some trainings."""
     return tuple(t for t in tables() if all(row.training in known for row in t.rows))
 
@@ -185,7 +185,7 @@ def chosen(only: Sequence[str], setup: Setup) -> list[str]:
     return [name for name in known if name in asked or not only]
 
 
-def tables() -> tuple[Table, ...]:
+def tables() -> tuple[AblationTable, ...]:
     """All ablations of the paper in its order, then ours."""
     three = ["video", "frame", "patch"]
     no = {"sinkhorn": False}
@@ -258,29 +258,31 @@ def _patches(name: str, published: str) -> str:
     return f"{side} x {side} patches (paper: {published}, with Sinkhorn-Knopp)"
 
 
-def _sinkhorn() -> Table:
+def _sinkhorn() -> AblationTable:
     off, on = (_figures("abla4", {"sinkhorn": used}) for used in (False, True))
     rows = (
         Row("none", FULL, "none", off),
         Row("per level, then the mean", FULL, "sinkhorn", on),
         Row("after the mean", FULL, "sinkhorn after the mean"),
     )
-    return Table("abla4", paper_tables.tables()["abla4"].about, _where("abla4"), rows)
+    return AblationTable("abla4", paper_tables.tables()["abla4"].about, _where("abla4"), rows)
 
 
-def _subsets() -> Table:
+def _subsets() -> AblationTable:
     names = ("video", "frame", "patch", "video+frame", "video+patch", "frame+patch", FULL)
     rows = tuple(Row(name, name) for name in names)
-    return Table("subsets", "every subset of the levels", "not in the paper", rows)
+    return AblationTable("subsets", "every subset of the levels", "not in the paper", rows)
 
 
-def _peers() -> Table:
+def _peers() -> AblationTable:
     rows = [Row("UCoFiA", FULL, "none", _figures("abla4", {"sinkhorn": False}))]
     rows += [
         Row(name, name, "none", _figures("msrvtt", {}, method=method) if method else {})
         for name, method in PEERS.items()
     ]
-    return Table("peers", "other models under the same recipe", _where("msrvtt"), tuple(rows))
+    return AblationTable(
+        "peers", "other models under the same recipe", _where("msrvtt"), tuple(rows)
+    )
 
 
 def _where(name: str) -> str:
@@ -288,13 +290,13 @@ def _where(name: str) -> str:
     return f"table {number}" if number else "a sentence of the appendix"
 
 
-def _table(name: str, *rows: tuple[str, str, Mapping[str, Any] | None]) -> Table:
+def _table(name: str, *rows: tuple[str, str, Mapping[str, Any] | None]) -> AblationTable:
     found = [
         Row(label, training, "none", {} if setting is None else _figures(name, setting))
         for label, training, setting in rows
     ]
     about = {"msrvtt": "size of the towers"}.get(name, paper_tables.tables()[name].about)
-    return Table(name, about, _where(name), tuple(found))
+    return AblationTable(name, about, _where(name), tuple(found))
 
 
 def _figures(

@@ -16,8 +16,8 @@ from ucofia.evaluate.matrix_files import mean_level
 from ucofia.model import Model
 from ucofia.research.ablate import pretraining
 from ucofia.research.ablate.job import digest
-from ucofia.research.ablate.rows import FRAMES, Training, trainings
-from ucofia.research.shapes.dataset import KINDS, Shapes, shapes
+from ucofia.research.ablate.rows import SHAPES_FRAMES, Training, trainings
+from ucofia.research.shapes.dataset import CAPTION_KINDS, Shapes, shapes
 from ucofia.train import tiny_towers
 from ucofia.train.settings import TrainData
 from ucofia.train.step import Precision
@@ -28,7 +28,7 @@ BANK = 900  # texts, and videos
 
 
 @dataclass(frozen=True)
-class Size:
+class SplitSizes:
     """Groups of a base and its distractors in each split."""
 
     train: int = 260
@@ -41,7 +41,7 @@ class ShapesSetup:
     """Every training on the same drawn videos and the same small towers."""
 
     work: Path  # where towers are kept
-    size: Size = Size()
+    size: SplitSizes = SplitSizes()
     progress: Progress | None = None
     name: str = "shapes"
     backbone: str = "tiny, trained on stills"
@@ -56,7 +56,7 @@ class ShapesSetup:
     @cached_property
     def drawn(self) -> Shapes:
         """The drawn videos."""
-        return shapes(DATA_SEED, **asdict(self.size), frames=FRAMES, size=tiny_towers.IMAGE)
+        return shapes(DATA_SEED, **asdict(self.size), frames=SHAPES_FRAMES, size=tiny_towers.IMAGE)
 
     @cached_property
     def data(self) -> TrainData:
@@ -88,10 +88,10 @@ class ShapesSetup:
 
     def made_from(self, training: Training) -> dict[str, Any]:
         """What the towers were made from."""
-        recipe = asdict(pretraining.TRAIN)
+        recipe = asdict(pretraining.PRETRAIN)
         return {
             "towers": {"patch_pixels": training.patch_pixels, "train": recipe},
-            "pictures": pretraining.PICTURES,
+            "pictures": pretraining.STILLS,
             "size": asdict(self.size),
         }
 
@@ -115,7 +115,7 @@ class ShapesSetup:
         """
         total = mean_level(found.scores, found.weights)
         shares = {}
-        for kind in KINDS[1:]:
+        for kind in CAPTION_KINDS[1:]:
             text, right, wrong = self.drawn.test.hard_pairs(kind).T
             ahead = np.sign(total[text, right] - total[text, wrong])
             shares[kind] = round(50 * float(np.mean(1 + ahead)), 2)

@@ -32,7 +32,7 @@ from ucofia.research.ablate.rows import (
 )
 
 NOT_RUN = "not run"
-METRICS = ("R@1", "R@5", "MnR")
+TABLE_METRICS = ("R@1", "R@5", "MnR")
 Result = Mapping[str, Any]
 TEST = "R@1 minus row above"
 HEAD = (
@@ -159,8 +159,8 @@ def _row(row: Row, results: Sequence[Result]) -> list[str]:
     def cell(direction: str, metric: str) -> str:
         return spread([r["test"][direction][row.normalisation][metric] for r in results])
 
-    published = [f"{row.figures[m]:g}" if m in row.figures else "" for m in METRICS]
-    ours = [cell("t2v", metric) for metric in METRICS] + [cell("v2t", "R@1")]
+    published = [f"{row.figures[m]:g}" if m in row.figures else "" for m in TABLE_METRICS]
+    ours = [cell("t2v", metric) for metric in TABLE_METRICS] + [cell("v2t", "R@1")]
     return [row.label, str(len(results)), *ours, *published]
 
 

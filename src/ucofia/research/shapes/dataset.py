@@ -31,8 +31,8 @@ from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
 from ucofia.research.shapes.drawing import (
     COLOURS,
-    DIRECTIONS,
     MARKS,
+    MOTIONS,
     SCENES,
     SHAPES,
     Story,
@@ -42,7 +42,7 @@ from ucofia.research.shapes.drawing import (
 )
 
 VERSION = 4  # counts whenever the same seed draws other videos
-KINDS = ("base", "scene", "object", "mark", "order", "direction", "detail")
+CAPTION_KINDS = ("base", "scene", "object", "mark", "order", "direction", "detail")
 _LANES = ((0.5, 0.26), (0.5, 0.74))  # where things rest; their tracks run to both sides
 _PIXEL = 1 / 48  # jitter of a place
 _HELD_OUT = 0.15  # share of the pairs of things for each of val and test
@@ -194,7 +194,7 @@ def distractors(
     others = [other for other in _other_objects(story) if pair_of(other) in pairs]
     if not others:
         return None
-    turned = next(direction for direction in DIRECTIONS if direction != story.direction)
+    turned = next(direction for direction in MOTIONS if direction != story.direction)
     first, second = story.first, story.second
     return {
         "scene": replace(story, scene=_pick(rng, [s for s in SCENES if s != story.scene])),
@@ -267,7 +267,7 @@ def _random_story(rng: np.random.Generator, pairs: tuple[Pair, ...], *, steps: i
         scene=_pick(rng, SCENES),
         first=first,
         second=second,
-        direction=_pick(rng, DIRECTIONS),
+        direction=_pick(rng, MOTIONS),
         phase=int(rng.integers(60)),
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-Frames = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 
 SCENES = ("grass", "sand", "snow", "night", "brick", "water")
 COLOURS = {
@@ -28,7 +28,7 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "cross")
 MARKS = {"white": (255, 255, 255), "black": (0, 0, 0), "cyan": (0, 236, 236)}
-DIRECTIONS = ("left", "right")
+MOTIONS = ("left", "right")
 
 _GROUND = {
     "grass": (58, 104, 52),
@@ -80,11 +80,11 @@ def draw_still(
     frame = _ground(story.scene, size, story.phase)[None].copy()
     for thing in (story.first, story.second)[:things]:
         _paint(frame, thing, np.full(1, along), np.full(1, marked))
-    still: Frames = frame[0]
+    still: Pixels = frame[0]
     return still
 
 
-def _half(ground: Frames, mover: Thing, direction: str, steps: int) -> Frames:
+def _half(ground: Pixels, mover: Thing, direction: str, steps: int) -> Pixels:
     places = np.arange(steps)
     if direction == "left":
         places = places[::-1]
@@ -95,7 +95,7 @@ def _half(ground: Frames, mover: Thing, direction: str, steps: int) -> Frames:
 
 
 def _paint(
-    half: Frames, thing: Thing, along: NDArray[np.float64], shown: NDArray[np.bool_]
+    half: Pixels, thing: Thing, along: NDArray[np.float64], shown: NDArray[np.bool_]
 ) -> None:
     """Paint a thing, `along` its track from -1 to 1, and where `shown` its mark, into frames."""
     size = half.shape[-1]
@@ -111,7 +111,7 @@ def _paint(
     _fill(half, mark, MARKS[thing.mark])
 
 
-def _fill(half: Frames, mask: NDArray[np.bool_], colour: tuple[int, int, int]) -> None:
+def _fill(half: Pixels, mask: NDArray[np.bool_], colour: tuple[int, int, int]) -> None:
     for channel, value in enumerate(colour):
         half[:, channel][mask] = value
 
@@ -130,7 +130,7 @@ def _inside(shape: str, dx: NDArray[np.float64], dy: NDArray[np.float64]) -> NDA
 
 
 @cache  # few scenes and phases, many videos; callers copy before they paint
-def _ground(scene: str, size: int, phase: int) -> Frames:
+def _ground(scene: str, size: int, phase: int) -> Pixels:
     y, x = np.mgrid[:size, :size] + phase
     texture = {
         "grass": 14 * ((x // 2) % 2),
@@ -140,5 +140,5 @@ def _ground(scene: str, size: int, phase: int) -> Frames:
         "brick": 26 * ((y % 6 == 0) | ((x + 5 * ((y // 6) % 2)) % 10 == 0)),
         "water": 20 * (((y + x // 4) // 3) % 2),
     }[scene]
-    ground: Frames = (np.asarray(_GROUND[scene])[:, None, None] + texture).astype(np.uint8)
+    ground: Pixels = (np.asarray(_GROUND[scene])[:, None, None] + texture).astype(np.uint8)
     return ground
