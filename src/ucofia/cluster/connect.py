@@ -86,10 +86,10 @@ def _start(library: Any, options: Mapping[str, Any]) -> None:
             raise ClusterError(LOCAL, problem, advice) from error
 
 
-def slots(*, gpus: int, cpus: int = 1) -> int:
-    """How many actors of some size the cluster has room for; at least one."""
+def slots(*, gpus: int) -> int:
+    """How many actors of one processor each the cluster has room for; at least one."""
     resources = ray().cluster_resources()
-    room = resources.get("CPU", 0.0) // cpus
+    room = resources.get("CPU", 0.0)
     if gpus:
         room = min(room, resources.get("GPU", 0.0) // gpus)
     return max(1, int(room))

@@ -17,7 +17,6 @@ from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import NoFramesError
 from ucofia.types import PixelSpec, Progress
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
-from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
 # A copy of another length than the annotators' is another cut: their seconds do not fit it.
@@ -61,7 +60,6 @@ def check(
     *,
     decode: bool = True,
     workers: int = 1,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check texts, files and, unless `decode` is off, what is in the files."""
@@ -78,7 +76,7 @@ def check(
     mismatched = [*_between_splits(dataset), *(p for s in dataset.splits for p in _texts(s))]
     opened = 0
     if decode:
-        for opened, (split, video, result) in enumerate(_looked_into(present, workers, limits), 1):
+        for opened, (split, video, result) in enumerate(_looked_into(present, workers), 1):
             if isinstance(result, Failed):
                 unreadable.append(DataProblem(split, video.id, result.error.reason))
             else:
@@ -101,14 +99,14 @@ def check(
 
 
 def _looked_into(
-    items: Sequence[tuple[str, VideoItem]], workers: int, limits: Limits
+    items: Sequence[tuple[str, VideoItem]], workers: int
 ) -> Iterator[tuple[str, VideoItem, Decoded | Failed]]:
     requests = [
         DecodeRequest(path=video.path, pixels=_LOOK, sampling=Sampling(frames=1))
         for _, video in items
         if video.path is not None
     ]
-    results = decode_many(requests, workers=workers, limits=limits)
+    results = decode_many(requests, workers=workers)
     for (split, video), result in zip(items, results, strict=True):
         yield split, video, result
 

@@ -39,7 +39,6 @@ from ucofia.datasets.types import VideoItem
 from ucofia.errors import NoFramesError, SettingError
 from ucofia.types import PixelSpec, Progress
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
-from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
 _SHARD_BYTES = 16 << 20  # what a kill may cost
@@ -62,7 +61,6 @@ def fill_cache(
     settings: CacheSettings,
     *,
     workers: int = 1,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
     progress: Progress | None = None,
 ) -> CacheReport:
     """Decode the videos that the cache lacks, or whose files have changed."""
@@ -73,7 +71,7 @@ def fill_cache(
     shard = ShardWriter(folder)
     try:
         with ThreadPoolExecutor(workers) as threads:
-            for done, (video, result) in enumerate(decoded(wanted, settings, workers, limits), 1):
+            for done, (video, result) in enumerate(decoded(wanted, settings, workers), 1):
                 if isinstance(result, Failed):
                     failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
                 else:
@@ -171,7 +169,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def decoded(
-    videos: Sequence[VideoItem], settings: CacheSettings, workers: int, limits: Limits
+    videos: Sequence[VideoItem], settings: CacheSettings, workers: int
 ) -> Iterator[tuple[VideoItem, Decoded | Failed]]:
     """Decode the chosen frames of videos to crops."""
     # Mean and deviation belong to a model; a cache keeps bytes.
@@ -182,7 +180,7 @@ def decoded(
             raise NoFramesError(video.id, "it has no file that could be decoded")
         sampling = sampling_of(video, settings)
         requests.append(DecodeRequest(path=video.path, pixels=crop, sampling=sampling))
-    return zip(videos, decode_many(requests, workers=workers, limits=limits), strict=True)
+    return zip(videos, decode_many(requests, workers=workers), strict=True)
 
 
 def clip_of(result: Decoded) -> Clip:

@@ -42,7 +42,6 @@ from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Failed
-from ucofia.video.limits import Limits
 from ucofia.video.sample import Rule
 
 TOKEN_CACHE_FORMAT = 1
@@ -166,7 +165,6 @@ def fill_tokens(
     workers: int = 1,
     threads: int | None = None,
     niceness: int = 0,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
     progress: Progress | None = None,
 ) -> CacheReport:
     """Encode the videos that the cache lacks, or whose files have changed.
@@ -180,7 +178,6 @@ def fill_tokens(
         workers: Processes that encode; one means this process.
         threads: Torch's threads in each encoding process of several; None leaves them alone.
         niceness: Added to that of each encoding process of several.
-        limits: Of the decoder.
         progress: Told about videos.
 
     Returns:
@@ -199,13 +196,11 @@ def fill_tokens(
     results: Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]
     try:
         if workers == 1:
-            results = (
-                (part, encode_part(model, part, folder, settings, limits)) for part in parts
-            )
+            results = ((part, encode_part(model, part, folder, settings)) for part in parts)
         else:
             del model
             start = (load, threads, niceness)
-            results = _in_processes(parts, workers, start, (folder, settings, limits))
+            results = _in_processes(parts, workers, start, (folder, settings))
         for part, some in results:
             failed += some
             done += len(part)
@@ -223,12 +218,11 @@ def encode_part(
     videos: Sequence[VideoItem],
     folder: Path,
     settings: TokenSettings,
-    limits: Limits,
 ) -> list[CacheFailure]:
     """Decode, encode and write some videos as one shard; return what failed."""
     failed = []
     shard = ShardWriter(folder)
-    for video, result in decoded(videos, settings.crops, 1, limits):
+    for video, result in decoded(videos, settings.crops, 1):
         if isinstance(result, Failed):
             failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
             continue
@@ -310,7 +304,7 @@ def _in_processes(
     parts: Sequence[Sequence[VideoItem]],
     workers: int,
     start: tuple[Callable[[], Model], int | None, int],
-    rest: tuple[Path, TokenSettings, Limits],
+    rest: tuple[Path, TokenSettings],
 ) -> Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]:
     if not parts:
         return

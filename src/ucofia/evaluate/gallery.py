@@ -151,11 +151,9 @@ def check_search(
     truth: np.ndarray,
     collection: Collection,
     scores: Mapping[str, np.ndarray],
-    *,
-    count: int = SEARCHED,
 ) -> SearchCheck:
     """Search for some texts one by one, and compare with the matrix."""
-    rows = np.unique(np.linspace(0, len(texts) - 1, min(count, len(texts))).astype(int))
+    rows = np.unique(np.linspace(0, len(texts) - 1, min(SEARCHED, len(texts))).astype(int))
     weights = level_weights(model)
     same, largest = 0, 0.0
     for row in rows.tolist():

@@ -1,7 +1,7 @@
 """The figures of the paper, every method and data set, so that a run can print beside them.
 
-The file holds what the paper prints, also where it contradicts itself: `disagreements` lists the
-places. A metric that a table leaves out is absent. Nothing here was measured by this package.
+The file holds what the paper prints, also where it contradicts itself (docs/metrics.md). A metric
+that a table leaves out is absent. Nothing here was measured by this package.
 """
 
 import json
@@ -36,17 +36,6 @@ class Figure:
     setting: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """A figure that two tables of the paper print differently."""
-
-    method: str
-    dataset: str
-    direction: str
-    metric: str
-    by_table: Mapping[str, float]
-
-
 def tables() -> dict[str, PaperTable]:
     """All tables by name, in the paper's order."""
     return {name: PaperTable(name=name, **about) for name, about in _document()["tables"].items()}
@@ -70,25 +59,6 @@ def figures(
         row
         for row in rows
         if all(name is None or getattr(row, kind) == name for kind, name in wanted.items())
-    ]
-
-
-def disagreements() -> list[Disagreement]:
-    """Where the tables contradict one another about the same method, data set and metric."""
-    seen: dict[tuple[str, str, str, str], dict[str, float]] = {}
-    for row in figures():
-        # Ablations and other towers are other systems; ViT-B/32 is what the main tables mean.
-        if row.setting.get("backbone", "ViT-B/32") != "ViT-B/32" or "levels" in row.setting:
-            continue
-        if row.table.startswith("text:"):
-            continue
-        for metric, value in row.values.items():
-            key = (row.method, row.dataset, row.direction, metric)
-            seen.setdefault(key, {})[row.table] = value
-    return [
-        Disagreement(*key, by_table=found)
-        for key, found in seen.items()
-        if len(set(found.values())) > 1
     ]
 
 

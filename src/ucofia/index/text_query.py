@@ -278,7 +278,7 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     content = [word for word in words if len(word) >= FEWEST_LETTERS]
     is_english = any(word.lower() in _ENGLISH for word in words)
     is_strange = len(strange) >= 2 and 2 * len(strange) > len(content) and not is_english
-    if is_strange or (foreign and _is_spelt_out(foreign, text, backbone)):
+    if is_strange or (foreign and _is_spelt_out(text, backbone)):
         listed = ", ".join((foreign or strange)[:3])
         reads = " It reads English." if {"people", "with"} <= known.tokens else ""
         return [Hint("language", f"The model hardly knows these words: {listed}.{reads}")]
@@ -291,7 +291,7 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     return [Hint("spelling", message, str(better) if is_the_same else None)]
 
 
-def _is_spelt_out(words: Sequence[str], text: str, backbone: "Backbone") -> bool:
+def _is_spelt_out(text: str, backbone: "Backbone") -> bool:
     """Whether words of another script are read letter by letter, or not at all."""
     tokens = backbone.words_of(text, length=LONGEST)
     pieces = [token for token in tokens if token not in NOT_WORDS]

@@ -39,6 +39,7 @@ from ucofia.similarity.stream import (
 
 Start = Literal["paper", "authors"]
 PAPER_ITERATIONS = 4
+TOLERANCE = 1e-5  # residual at which a bank is balanced
 MEMORY_BYTES = 2 * 2**30
 
 
@@ -63,7 +64,7 @@ def solve(
     iterations: int = PAPER_ITERATIONS,
     temperature: float = 1.0,
     start: Start = "paper",
-    tolerance: float = 1e-5,
+    tolerance: float = TOLERANCE,
     memory_bytes: int = MEMORY_BYTES,
     stepper: Stepper = stepper,
     progress: Progress | None = None,
@@ -88,10 +89,7 @@ def solve_together(
     step: Step,
     begin: Float[np.ndarray, " q"],
     *,
-    iterations: int = PAPER_ITERATIONS,
     temperature: float = 1.0,
-    tolerance: float = 1e-5,
-    progress: Progress | None = None,
 ) -> Solution:
     """Balance a bank whose candidates lie in several places; within rounding what `solve` finds.
 
@@ -101,12 +99,9 @@ def solve_together(
             temperature.
         begin: Minus the logarithm of what each query holds of all candidates before anything is
             balanced.
-        iterations: See `solve`; it begins as the paper does.
         temperature: What the scores in `step` were divided by.
-        tolerance: See `solve`.
-        progress: Told about every sweep.
     """
-    _require_settings(iterations, temperature)
+    _require_settings(PAPER_ITERATIONS, temperature)
 
     def require(bias: np.ndarray) -> None:
         if not np.isfinite(bias).all():
@@ -114,7 +109,7 @@ def solve_together(
             raise MatrixError("the bank", "has no finite solution", advice)
 
     states = _by_candidate(step, begin)
-    return _balanced(states, require, iterations, temperature, tolerance, progress)
+    return _balanced(states, require, PAPER_ITERATIONS, temperature, TOLERANCE, None)
 
 
 def _balanced(

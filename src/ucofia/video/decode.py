@@ -63,17 +63,11 @@ def decode(
     path: Path | str,
     choose: Choose,
     *,
-    keep: Keep = lambda frame: frame,
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    heartbeat: Callable[[], None] = lambda: None,
 ) -> DecodedFrames:
-    """Decode the frames that `choose` picks, by their number, from the moments of all frames.
-
-    `keep` turns a frame into what is returned for it, so that large frames need not pile up.
-    `heartbeat` is called between packets. When the index proves wrong, `choose` is asked again.
-    """
-    with contextlib.closing(OpenVideo(path, limits=limits, heartbeat=heartbeat)) as video:
-        return video.frames(choose, keep=keep, heartbeat=heartbeat)
+    """Decode the frames that `choose` picks, by their number, from the moments of all frames."""
+    with contextlib.closing(OpenVideo(path, limits=limits)) as video:
+        return video.frames(choose)
 
 
 class OpenVideo:
@@ -106,9 +100,18 @@ class OpenVideo:
         self._is_reliable = demux.is_reliable(self._index, stream)
 
     def frames(
-        self, choose: Choose, *, keep: Keep, heartbeat: Callable[[], None]
+        self,
+        choose: Choose,
+        *,
+        keep: Keep = lambda frame: frame,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> DecodedFrames:
-        """Decode the frames that `choose` picks; see `decode`."""
+        """Decode the frames that `choose` picks, by their number, from the moments of all frames.
+
+        `keep` turns a frame into what is returned for it, so that large frames need not pile up.
+        `heartbeat` is called between packets. When the index proves wrong, `choose` is asked
+        again.
+        """
         reader = self._reader
         reader.choose, reader.keep, reader.heartbeat = choose, keep, heartbeat
         with demux.as_video_errors(self.path):

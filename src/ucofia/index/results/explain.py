@@ -4,7 +4,6 @@ Everything comes from what the index holds; neither the file nor a second pass o
 needed. The weights are those of the score itself (`Aggregator.attribution`).
 """
 
-import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -91,14 +90,12 @@ class Explanation:
     grid: int  # patches on each side of a frame; 0 when they form no square
     thumbnails: tuple[bytes, ...] = field(repr=False)
 
-    def to_dict(self, *, pictures: bool = False) -> dict[str, Any]:
-        """Return plain JSON values, on request with the frames as base64 JPEG."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, without the thumbnails of the frames."""
         values = asdict(self)
-        pictures_of_frames = values.pop("thumbnails")
+        del values["thumbnails"]
         for part, level in zip(values["levels"], self.levels, strict=True):
             part["contribution"] = level.contribution
-        if pictures:
-            values["thumbnails"] = [base64.b64encode(p).decode() for p in pictures_of_frames]
         return values
 
     def save(self, path: Path | str) -> Path:
