@@ -3,19 +3,23 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
+from PIL import Image
 from scenes import HERE
 
 from ucofia.errors import RefusedError
+from ucofia.index import ingest
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
 from ucofia.serve.files import Files
 from ucofia.serve.settings import ServeSettings
+from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed
 
 
 @pytest.fixture
@@ -101,3 +105,24 @@ def test_another_file_of_the_same_size_and_time_is_refused_unless_it_is_a_copy(
     os.replace(forged, path)
     with pytest.raises(RefusedError, match="another file than was indexed"):
         files.opened(info)
+
+
+def test_what_becomes_a_link_while_a_job_runs_is_not_looked_at(
+    client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(folder / "trap.mp4", ["green"])
+    Image.new("RGB", (32, 32), "green").save(folder / "trap.png")
+    Image.new("RGB", (32, 32), "blue").save(folder.parent / "private" / "blue.png")
+    decode = ingest.decode_many
+
+    def swapped(requests: Iterable[DecodeRequest], **options: Any) -> Iterator[Decoded | Failed]:
+        for request in requests:  # found, looked at and hashed, but not yet open
+            path = Path(request.path)
+            if path.stem == "trap":
+                path.unlink()
+                path.symlink_to(folder.parent / "private" / f"blue{path.suffix}")
+            yield from decode([request], **options)
+
+    monkeypatch.setattr(ingest, "decode_many", swapped)
+    assert added(client) == "1 new, 0 known, 2 failed"
+    assert names(client) == {"red.mp4"}

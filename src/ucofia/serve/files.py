@@ -17,6 +17,7 @@ from ucofia.errors import RefusedError, UnreadableVideoError
 from ucofia.index.discover import content_hash
 from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.video.limits import lies_within
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the place of a file must not hold us up
@@ -64,7 +65,8 @@ class Files:
             text = f"{name} has changed since it was indexed; run ucofia index again"
             raise RefusedError("file_changed", text)
         identity = (found.st_dev, found.st_ino)
-        if is_below(info.path, self.folders) and not self._lies_inside(info.path, identity):
+        is_named_inside = is_below(info.path, self.folders)
+        if is_named_inside and not lies_within(found, info.path, self.folders):
             raise RefusedError("file_changed", f"{name} is a link that leads out of its folder")
         key = (info.path, info.content_hash)
         with self._lock:
@@ -75,16 +77,6 @@ class Files:
                 raise RefusedError("file_changed", f"{name} is another file than was indexed")
             with self._lock:
                 self._seen[key] = identity
-
-    def _lies_inside(self, path: str, identity: tuple[int, int]) -> bool:
-        """Tell whether the open file is the one that really lies below the folders."""
-        try:
-            real = os.path.realpath(path)
-            found = os.lstat(real)
-        except OSError:
-            return False
-        is_open = (found.st_dev, found.st_ino) == identity
-        return is_open and is_below(real, map(os.path.realpath, self.folders))
 
 
 def _has_content(handle: int, expected: str) -> bool:

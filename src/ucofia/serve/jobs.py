@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ucofia.errors import RefusedError, UCoFiAError
 from ucofia.index.discover import find
@@ -16,6 +17,7 @@ from ucofia.index.ingest import AddReport
 from ucofia.index.storage.location import place_of
 from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
+from ucofia.video.limits import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -89,13 +91,16 @@ class Jobs:
 
     def _run(self, places: Sequence[str]) -> None:
         try:
-            # Links to files are followed by `add`; those that lead out are left out before.
+            # Links to files are followed by `add`; those that lead out are left out before, and
+            # what becomes one since is not decoded.
             self._progress("looking for videos", 0, None)
             found = [file.path for file in find(places)]
             inside = [path for path in found if self._files.is_inside(path)]
             index = self._handle.index
             own = Index.open(index.path, index.model)
-            report = own.add(inside, progress=self._progress) if inside else AddReport()
+            limits = Limits(folders=self._files.folders)
+            adding = partial(own.add, inside, limits=limits, progress=self._progress)
+            report = adding() if inside else AddReport()
         except _Stopped:
             self._end("failed", "stopped with the server; what was finished is kept")
         except UCoFiAError as error:

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -144,7 +144,8 @@ class Thumbnails:
                 yield _request(task)
 
         try:
-            for result in decode_many(requests(), in_flight=1, limits=LIMITS):
+            limits = replace(LIMITS, folders=self._files.folders)
+            for result in decode_many(requests(), in_flight=1, limits=limits):
                 task = current.pop()
                 # The file must be the one that was indexed before and after it was read.
                 if isinstance(result, Failed) or not self._files.is_same(task.info):

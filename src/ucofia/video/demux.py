@@ -22,7 +22,7 @@ from av.video.reformatter import VideoReformatter
 from jaxtyping import UInt8
 
 from ucofia.errors import NotAVideoError, VideoLimitError
-from ucofia.video.limits import Limits
+from ucofia.video.limits import Limits, opened_within
 from ucofia.video.seek_plan import PacketIndex, is_consistent, packet_runs
 
 # Formats that contain their own pictures; playlists, image patterns and capture devices do not.
@@ -55,8 +55,9 @@ def open_stream(path: Path, limits: Limits) -> Iterator[Any]:
     name = f"file:{os.path.abspath(path)}"
     options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS}
     with (
+        opened_within(path, limits.folders) as file,
         as_video_errors(path),
-        av.open(name, options=options, metadata_errors="replace") as container,
+        av.open(file or name, options=options, metadata_errors="replace") as container,
     ):
         stream = _video_stream(path, container)
         context = stream.codec_context

@@ -17,7 +17,7 @@ from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, Vide
 from ucofia.video.crop import crop, fit, fitted_size
 from ucofia.video.decode import VideoInfo
 from ucofia.video.decode_worker import serve
-from ucofia.video.limits import Limits, require_file
+from ucofia.video.limits import Limits, opened_within, require_file
 
 IMAGE_WORKER = (sys.executable, "-P", "-m", "ucofia.video.image_worker")
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
@@ -50,7 +50,10 @@ def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
     try:
         require_file(Path(path))
-        with Image.open(path, formats=FORMATS) as image:
+        with (
+            opened_within(Path(path), limits.folders) as file,
+            Image.open(file or path, formats=FORMATS) as image,
+        ):
             if image.width * image.height > limits.pixels:
                 size = f"{image.width} x {image.height}"
                 raise VideoLimitError(path, f"the picture is too large ({size} pixels)")
