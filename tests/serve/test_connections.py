@@ -98,3 +98,21 @@ def test_those_who_ask_properly_are_answered_side_by_side(site: str) -> None:
         clients = [stack.enter_context(httpx.Client(timeout=20)) for _ in range(10)]
         for _ in range(3):
             assert [one.get(f"{site}/healthz").status_code for one in clients] == [200] * 10
+
+
+def test_answers_that_nobody_reads_to_the_end_do_not_pile_up(index: Index) -> None:
+    # Closed by the server, but its last bytes are still to be taken: open for as long as it lasts.
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with (
+        running(index, connections=24, connections_per_address=8) as (site, server),
+        contextlib.ExitStack() as stack,
+    ):
+        server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        for _ in range(20):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.connect(("127.0.0.1", urlsplit(site).port))
+            connection.sendall(ask)
+            time.sleep(0.05)  # until it is answered
+        assert httpx.get(f"{site}/healthz", timeout=10).status_code == 200
+        assert len(server.server_state.connections) <= 8

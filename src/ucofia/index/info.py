@@ -1,4 +1,4 @@
-"""What an index holds, in numbers; without torch, so that `ucofia info` answers at once."""
+"""What an index holds, in numbers."""
 
 from dataclasses import dataclass
 from typing import Any

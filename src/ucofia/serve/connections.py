@@ -2,7 +2,8 @@
 
 A connection must bring the head of its request in time, and there are only so many, in all and
 from one address. At the limit the one goes that has kept the server waiting longest: it sent no
-whole request, or does not read its answer. So a well-behaved client always gets a connection.
+whole request, or does not read its answer, not even the last bytes of one that was closed. So a
+well-behaved client always gets a connection.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ class LimitedProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.age = next(_ages)
+        self.is_dropped = False
         self._head_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -34,7 +36,11 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._watch_head()
         address = self.client[0] if self.client else None
-        everybody = [one for one in self.connections if isinstance(one, LimitedProtocol)]
+        everybody = [
+            one
+            for one in self.connections
+            if isinstance(one, LimitedProtocol) and not one.is_dropped
+        ]
         neighbours = [one for one in everybody if one.client and one.client[0] == address]
         if len(neighbours) > self.limits.connections_per_address:
             _make_room(neighbours, newcomer=self)
@@ -56,9 +62,16 @@ class LimitedProtocol(H11Protocol):
         self._stop_clock()
         super().on_response_complete()
 
+    def drop(self) -> None:
+        """End the connection at once; what it has not read is lost."""
+        self.is_dropped = True
+        self.transport.abort()
+
     @property
     def keeps_waiting(self) -> int:
         """Idle rank of the connection: 0 while a request of it is being answered."""
+        if self.transport.is_closing():
+            return 4
         if not self.is_asking:
             return 3
         if self.cycle.more_body:
@@ -84,13 +97,13 @@ class LimitedProtocol(H11Protocol):
     def _too_late(self) -> None:
         self._head_timer = None
         if not self.is_asking and not self.transport.is_closing():
-            self.transport.abort()
+            self.drop()
 
 
 def _make_room(connections: list[LimitedProtocol], newcomer: LimitedProtocol) -> None:
-    others = [one for one in connections if one is not newcomer and not one.transport.is_closing()]
+    others = [one for one in connections if one is not newcomer]
     worst = max(others, key=lambda one: (one.keeps_waiting, -one.age))
-    (worst if worst.keeps_waiting else newcomer).transport.abort()
+    (worst if worst.keeps_waiting else newcomer).drop()
 
 
 def protocol(settings: ServeSettings) -> type[LimitedProtocol]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette._utils import get_route_path
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ucofia.errors import RefusedError
@@ -71,12 +72,16 @@ class SecurityMiddleware:
         try:
             body = self._checked(scope, receive)
         except RefusedError as error:
-            await problems.of_error(error)(scope, receive, safely)
+            answer = problems.of_error(error)
+            if error.code == "wrong_body":  # nobody knows where it ends
+                answer.headers["Connection"] = "close"
+            await answer(scope, receive, safely)
             return
         await self._answer(scope, body, safely)
 
     def _checked(self, scope: Scope, receive: Receive) -> "_Body":
         headers = Headers(scope=scope)
+        _require_one_length(headers)
         _require_host(headers, self._hosts)
         path = self._path_of_index(get_route_path(scope))
         is_open = path in OPEN_WITHOUT_TOKEN or path.startswith("/assets/")
@@ -112,6 +117,10 @@ class SecurityMiddleware:
 
         try:
             await self._app(scope, body, unless_refused)
+        except ClientDisconnect:
+            if not is_started:  # nobody reads this, but it is counted
+                gone = RefusedError("wrong_body", "the body broke off")
+                await problems.of_error(gone)(scope, body, send)
         except Exception as error:
             if is_started or is_replaced:
                 raise
@@ -174,6 +183,12 @@ def _without_body(send: Send) -> Send:
         await send(message)
 
     return headers_only
+
+
+def _require_one_length(headers: Headers) -> None:
+    # A proxy that believes the other length would take a second request for a part of the body.
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise RefusedError("wrong_body", "the body has two lengths: Content-Length and chunks")
 
 
 def _require_host(headers: Headers, hosts: Iterable[str]) -> None:

@@ -47,7 +47,7 @@ STATUS = {
 }
 NO_INDEX_RETRY_SECONDS = 30
 METHODS = ("GET", "HEAD", "POST")  # all that anything here takes
-_CODES = {404: "not_found", 405: "wrong_method", 400: "wrong_body"}
+_CODES = {404: "not_found", 405: "wrong_method"}
 
 
 class Problem(BaseModel):
@@ -123,6 +123,8 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "wrong_request")
+        if error.status_code == 400:  # FastAPI's, for bytes that its JSON parser cannot take
+            return response("wrong_request", "the body cannot be read as JSON")
         headers = dict(error.headers or {})
         if code == "wrong_method":
             headers["Allow"] = ", ".join(_methods(app, request))

@@ -344,6 +344,8 @@ class InfoAnswer(BaseModel):
 class IndexRequest(BaseModel):
     """Files or folders to add; by default all folders that may be added."""
 
+    model_config = ConfigDict(extra="forbid")  # a misspelt name must not add all
+
     paths: list[PathText] = Field([], max_length=100)
 
 
