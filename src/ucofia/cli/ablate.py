@@ -1,8 +1,9 @@
 """`ucofia ablate`: the paper's ablation tables, run here."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +14,24 @@ from ucofia.cli import console
 from ucofia.cli.app import app
 from ucofia.cli.options import (
     BankLimitOption,
+    BatchOption,
     CaptionsOption,
     ClusterOption,
     DataOption,
+    EncoderRateOption,
+    EpochsOption,
+    HeadRateOption,
     JsonOption,
     PrecisionOption,
     RateOption,
     TokensOption,
-    part_rates,
+    changed_recipe,
 )
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.cluster.tasks import Spread
+    from ucofia.config import TrainConfig
     from ucofia.research.ablate.rows import Setup
     from ucofia.research.ablate.tokens_setup import TokensSetup
     from ucofia.types import Progress
@@ -55,14 +61,10 @@ def ablate(
         str | None,
         typer.Option(help="Towers that every row starts from: a model, or VISION+TEXT."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Default: the paper's.", min=1)] = None,
-    batch: Annotated[int | None, typer.Option(help="Default: the paper's.", min=1)] = None,
-    encoder_rate: Annotated[
-        float | None, typer.Option(help="Of the text tower. Default: the paper's.", min=0)
-    ] = None,
-    head_rate: Annotated[
-        float | None, typer.Option(help="Of the rest. Default: the paper's.", min=0)
-    ] = None,
+    epochs: EpochsOption = None,
+    batch: BatchOption = None,
+    encoder_rate: EncoderRateOption = None,
+    head_rate: HeadRateOption = None,
     freeze: Annotated[
         list[str] | None,
         typer.Option(help="A part of the towers that stays; may be repeated. Default: vision."),
@@ -90,22 +92,23 @@ def ablate(
     from ucofia.research.ablate.rows import chosen
 
     out = out or Path(f"ablate-{dataset}")
-    changes = {
-        "epochs": epochs,
-        "batch": batch,
-        "encoder_rate": encoder_rate,
-        "head_rate": head_rate,
-        "captions": captions,
-        "frozen": tuple(freeze) if freeze else None,
-        "part_rates": part_rates(rate) if rate else None,
-    }
+    changed = partial(
+        changed_recipe,
+        epochs=epochs,
+        batch=batch,
+        encoder_rate=encoder_rate,
+        head_rate=head_rate,
+        freeze=freeze,
+        rate=rate,
+        captions=captions,
+    )
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
         if dataset == DRAWN:
             setup = _shapes(out, progress)
         else:
             setup = replace(
-                _on_tokens(dataset, data, tokens, backbone, changes, candidates),
+                _on_tokens(dataset, data, tokens, backbone, changed, candidates),
                 bank=bank_limit,
                 precision=precision,
             )
@@ -150,7 +153,7 @@ def _on_tokens(
     data: Path | None,
     tokens: Path | None,
     backbone: str | None,
-    changes: dict[str, Any],
+    changed: "Callable[[TrainConfig], TrainConfig]",
     candidates: int | None,
 ) -> "TokensSetup":
     from ucofia.datasets.registry import open_data
@@ -164,7 +167,6 @@ def _on_tokens(
         rule = f"an ablation on {name} needs stored tokens and towers to start from"
         raise SettingError(missing, None, f"{rule}; see: ucofia data tokens --help")
     preset = PRESETS.get(f"ucofia-{name}", PRESETS["ucofia"])
-    given = {setting: value for setting, value in changes.items() if value is not None}
     stored = open_tokens(tokens)
     frames = min(preset.model.frames, stored.settings.frames)
     return TokensSetup(
@@ -172,6 +174,6 @@ def _on_tokens(
         dataset=opened.dataset,
         tokens=stored,
         backbone=backbone,
-        recipe=replace(preset.train, **given),
+        recipe=changed(preset.train),
         changes={"frames": frames, "candidates": candidates},
     )

@@ -1,11 +1,15 @@
 """Options that several verbs share: one name, one meaning, one line of help."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from ucofia.config import TrainConfig
 
 IndexOption = Annotated[
     str | None,
@@ -72,6 +76,35 @@ RateOption = Annotated[
     list[str] | None,
     typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
 ]
+
+
+EpochsOption = Annotated[
+    int | None, typer.Option(help="Passes over the data. Default: the preset's.", min=1)
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Pairs per step, all processes. Default: the preset's.", min=1),
+]
+EncoderRateOption = Annotated[
+    float | None,
+    typer.Option(help="Learning rate of the towers. Default: the preset's.", min=0),
+]
+HeadRateOption = Annotated[
+    float | None, typer.Option(help="Learning rate of the rest. Default: the preset's.", min=0)
+]
+
+
+def changed_recipe(
+    recipe: "TrainConfig",
+    *,
+    freeze: Sequence[str] | None,
+    rate: Sequence[str] | None,
+    **given: Any,
+) -> "TrainConfig":
+    """Return a recipe with the options that were given in place of its own settings."""
+    given["frozen"] = tuple(freeze) if freeze else None
+    given["part_rates"] = part_rates(rate) if rate else None
+    return replace(recipe, **{name: value for name, value in given.items() if value is not None})
 
 
 def part_rates(given: Sequence[str]) -> tuple[tuple[str, float], ...]:

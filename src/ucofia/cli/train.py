@@ -1,9 +1,8 @@
 """`ucofia train`: one command that starts, resumes and ends a training."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,21 +12,24 @@ from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.frame_cache import decode_once, frame_cache_folder, stored_tokens
 from ucofia.cli.options import (
+    BatchOption,
     CacheOption,
     CaptionsOption,
     DataOption,
     DeviceOption,
+    EncoderRateOption,
+    EpochsOption,
+    HeadRateOption,
     JsonOption,
     PrecisionOption,
     RateOption,
     TokensOption,
     WorkersOption,
-    part_rates,
+    changed_recipe,
 )
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
-    from ucofia.config import TrainConfig
     from ucofia.datasets.frame_sources import FrameSource
     from ucofia.datasets.registry import OpenedData
     from ucofia.model import Model
@@ -48,12 +50,6 @@ BackboneOption = Annotated[
         "Default: the preset's."
     ),
 ]
-EpochsOption = Annotated[
-    int | None, typer.Option(help="Passes over the data. Default: the preset's.", min=1)
-]
-BatchOption = Annotated[int | None, typer.Option(help="Pairs per step, all processes.", min=1)]
-EncoderOption = Annotated[float | None, typer.Option(help="Learning rate of the towers.", min=0)]
-HeadOption = Annotated[float | None, typer.Option(help="Learning rate of the rest.", min=0)]
 FreezeOption = Annotated[
     list[str] | None,
     typer.Option(help="A part that stays as it is, such as backbone.vision; may be repeated."),
@@ -100,8 +96,8 @@ def train(
     tokens: TokensOption = None,
     epochs: EpochsOption = None,
     batch: BatchOption = None,
-    encoder_rate: EncoderOption = None,
-    head_rate: HeadOption = None,
+    encoder_rate: EncoderRateOption = None,
+    head_rate: HeadRateOption = None,
     freeze: FreezeOption = None,
     rate: RateOption = None,
     loss: LossOption = None,
@@ -139,19 +135,20 @@ def train(
     chosen, dataset = named(preset), dataset or _dataset_of(preset)
     backbone = backbone or chosen.backbone
     opened = open_data(dataset, data)
-    changes = {
-        "epochs": epochs,
-        "batch": batch,
-        "encoder_rate": encoder_rate,
-        "head_rate": head_rate,
-        "frozen": tuple(freeze) if freeze else None,
-        "part_rates": part_rates(rate) if rate else None,
-        "loss": loss,
-        "captions": captions,
-        "lora": lora,
-    }
+    changed = changed_recipe(
+        recipe(chosen, backbone),
+        epochs=epochs,
+        batch=batch,
+        encoder_rate=encoder_rate,
+        head_rate=head_rate,
+        freeze=freeze,
+        rate=rate,
+        loss=loss,
+        captions=captions,
+        lora=lora,
+    )
     settings = TrainSettings(
-        recipe=_changed(recipe(chosen, backbone), changes),
+        recipe=changed,
         preset=preset,
         backbone=backbone,
         dataset=dataset,
@@ -189,10 +186,6 @@ def _dataset_of(preset: str) -> str:
 
     named = preset.removeprefix("ucofia-")
     return named if named in registered_datasets() else "folder"
-
-
-def _changed(config: "TrainConfig", changes: Mapping[str, Any]) -> "TrainConfig":
-    return replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _frames(opened: "OpenedData", tokens: Path | None) -> "FrameSource | None":

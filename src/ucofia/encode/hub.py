@@ -102,6 +102,8 @@ class HubTowers:
     config_class: Any
     config: Any
     tokenizer: FastTokenizer
+    is_framewise = True
+    fresh: tuple[str, ...] = ()
 
     if TYPE_CHECKING:  # how every one of them is made: of towers that were read, or fresh
 

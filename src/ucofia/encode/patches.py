@@ -68,9 +68,15 @@ def nearness(tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n"]:
 
 def nearest_patches(tokens: Float[Tensor, "*b n d"], *, count: int) -> Float[Tensor, "*b m d"]:
     """Keep the frame's own token and the `count` patches most like it, in spatial order."""
-    chosen = top_patches(nearness(tokens)[..., 1:], k=count)
-    kept = tokens[..., 1:, :].gather(-2, chosen[..., None].expand(*chosen.shape, tokens.shape[-1]))
-    return torch.cat([tokens[..., :1, :], kept], dim=-2)
+    return gather_patches(tokens, top_patches(nearness(tokens)[..., 1:], k=count))
+
+
+def gather_patches(
+    tokens: Float[Tensor, "*b n d"], chosen: Int[Tensor, "*b k"]
+) -> Float[Tensor, "*b m d"]:
+    """Keep the frame's own token and the patches that were chosen, counted without it."""
+    places = torch.nn.functional.pad(chosen + 1, (1, 0))
+    return tokens.gather(-2, places[..., None].expand(*places.shape, tokens.shape[-1]))
 
 
 def is_near(tokens: Float[Tensor, "*b n d"], *, count: int) -> Bool[Tensor, "*b n"]:
@@ -141,14 +147,11 @@ def keep_patches(
 
     With noise (one array per video, drawn as they are needed) the kept patches are mixtures.
     """
-    patches = tokens[:, :, 1:]
     if noise is None:
-        chosen = top_patches(score[..., 1:], k=k)
-        kept = patches.gather(2, chosen[..., None].expand(*chosen.shape, tokens.shape[-1]))
-    else:
-        indicator = [
-            perturbed_top_patches(of_video, noise=drawn, k=k, sigma=sigma)
-            for of_video, drawn in zip(score[..., 1:], noise, strict=True)
-        ]
-        kept = torch.stack(indicator) @ patches
-    return torch.cat([tokens[:, :, :1], kept], dim=2).flatten(1, 2)
+        return gather_patches(tokens, top_patches(score[..., 1:], k=k)).flatten(1, 2)
+    indicator = [
+        perturbed_top_patches(of_video, noise=drawn, k=k, sigma=sigma)
+        for of_video, drawn in zip(score[..., 1:], noise, strict=True)
+    ]
+    mixtures = torch.stack(indicator) @ tokens[:, :, 1:]
+    return torch.cat([tokens[:, :, :1], mixtures], dim=2).flatten(1, 2)

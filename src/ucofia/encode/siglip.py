@@ -27,8 +27,6 @@ class SiglipBackbone(HubTowers, nn.Module):
     """The two towers of a SigLIP; its space is as wide as its vision tower."""
 
     family = "siglip"
-    is_framewise = True
-    fresh: tuple[str, ...] = ()
     model_class: Any = SiglipModel
     config_class: Any = SiglipConfig
 

@@ -27,8 +27,6 @@ class Tipsv2Backbone(HubTowers, nn.Module):
     """The two towers of a TIPSv2."""
 
     family = "tipsv2"
-    is_framewise = True
-    fresh: tuple[str, ...] = ()
     model_class: Any = Tipsv2Model
     config_class: Any = Tipsv2Config
 
