@@ -97,6 +97,26 @@ def test_moved_copies_are_moved_although_another_copy_stays(
     assert paths(index) == sorted(path.name for path in videos.iterdir())
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_many_equal_files_are_not_compared_with_one_another(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    folder = tmp_path / "equal"
+    clip(folder / "0.mp4", ["red"])
+    for number in range(1, 40):
+        shutil.copyfile(folder / "0.mp4", folder / f"{number}.mp4")
+    index.add(folder)
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    if is_moved:
+        folder = folder.rename(tmp_path / "moved")
+    asked, lexists = [], os.path.lexists
+    monkeypatch.setattr(os.path, "lexists", lambda path: asked.append(path) or lexists(path))
+    report = index.add(folder)
+    assert (report.moved, report.unchanged) == ((40, 0) if is_moved else (0, 40))
+    assert len(asked) < 4 * 40
+
+
 @pytest.mark.parametrize("commit_seconds", [-1.0, 60.0])
 def test_names_that_rotate_never_carry_the_content_of_another(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit_seconds: float

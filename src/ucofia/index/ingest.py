@@ -154,10 +154,11 @@ class _Run:
         self.total = len(found)
         self.bad = failures.known_failures(store)
         self._retry = retry
-        self._paths_by_hash: dict[str, list[str]] = {}
+        self._paths_by_hash: dict[str, dict[str, None]] = {}  # in order
+        self._gone: dict[str, deque[str]] = {}  # names of a content that are not there any more
         self._rows_of_hash: dict[str, int] = {}
         for path, known in self.known.items():
-            self._paths_by_hash.setdefault(known.identity.content_hash, []).append(path)
+            self._paths_by_hash.setdefault(known.identity.content_hash, {})[path] = None
             self._rows_of_hash[known.identity.content_hash] = known.segments
         self._stored = {path: file.identity.content_hash for path, file in self.known.items()}
         self._queue = deque(found)
@@ -382,18 +383,24 @@ class _Run:
 
     def _count_copy(self, identity: FileIdentity) -> None:
         # Of several names that which is its own counts most, then one that is gone.
-        names = self._paths_by_hash[identity.content_hash]
-        old = min(names, key=lambda name: (name != identity.path, os.path.lexists(name)))
-        if old == identity.path:  # touched, not changed
+        digest = identity.content_hash
+        known = self.known.get(identity.path)
+        if known is not None and known.identity.content_hash == digest:  # touched, not changed
             self.report.unchanged += 1
-        elif os.path.lexists(old):
-            self.report.changed += identity.path in self.known
-            self.report.added += identity.path not in self.known
-        else:
+            return
+        names = self._paths_by_hash[digest]
+        if digest not in self._gone:
+            self._gone[digest] = deque(name for name in names if not os.path.lexists(name))
+        if self._gone[digest]:
+            old = self._gone[digest].popleft()
             self._replaced.append(old)
             self.known.pop(old, None)
-            names[names.index(old)] = identity.path
+            del names[old]
+            names[identity.path] = None
             self.report.moved += 1
+        else:
+            self.report.changed += known is not None
+            self.report.added += known is None
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
         if os.path.lexists(file.path):  # else gone since it was found: no fault of the file
