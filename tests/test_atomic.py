@@ -5,8 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from ucofia.atomic import atomic_write, write_atomic
+from ucofia.atomic import atomic_write, write_atomic, write_tensors
 
 
 def test_a_file_is_replaced_as_a_whole_and_nothing_else_stays(tmp_path: Path) -> None:
@@ -59,3 +61,38 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
         os.utime(part, (0, 0))
     write_atomic(tmp_path / "x[1]", "all")
     assert sorted(tmp_path.iterdir()) == sorted([fresh, other, tmp_path / "x[1]"])
+
+
+def test_tensors_are_replaced_as_a_whole_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for value in (1.0, 2.0):
+        write_tensors(path, {"x": torch.full((3,), value)})
+        assert load_file(path)["x"].tolist() == [value] * 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_kill_leaves_of_tensors_has_a_name_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors writes `.tmp??????` beside its target, which nobody could tell from others."""
+    path, seen = tmp_path / "model.safetensors", []
+
+    def killed(tensors: object, target: Path) -> None:
+        (target.parent / ".tmpAb3xYz").write_bytes(b"half")
+        seen.extend(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.torch.save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors(path, {})
+    assert [(one.name.startswith(".model."), one.suffix) for one in seen] == [(True, ".part")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_tensors_that_was_left_goes_after_a_day(tmp_path: Path) -> None:
+    left = tmp_path / ".model.safetensors.7-ab.tensors.part"
+    left.mkdir()
+    (left / ".tmpAb3xYz").write_bytes(b"half")
+    os.utime(left, (0, 0))
+    write_tensors(tmp_path / "model.safetensors", {"x": torch.zeros(1)})
+    assert [found.name for found in tmp_path.iterdir()] == ["model.safetensors"]

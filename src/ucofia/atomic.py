@@ -3,10 +3,15 @@
 import glob
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = ".part"  # ends the name of what is being written
 LEFT_SECONDS = 24 * 3600  # a temporary file older than this was left by a killed process
@@ -22,7 +27,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > LEFT_SECONDS:
-                left.unlink()
+                remove_part(left)
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART}")
     try:
         part.touch()
@@ -41,3 +46,26 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file, text as UTF-8; until that is done the old one stays."""
     with atomic_write(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """Write a safetensors file; until that is done the old one stays.
+
+    The library first writes a file with a name of its own choice. It gets a folder of ours for
+    that, so that what a killed process leaves is known by its name.
+    """
+    from safetensors.torch import save_file
+
+    with atomic_write(path) as part:
+        room = part.with_suffix(f".tensors{PART}")
+        room.mkdir()
+        try:
+            save_file(dict(tensors), room / path.name)
+            (room / path.name).replace(part)
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+
+
+def remove_part(path: Path) -> None:
+    """Delete what a killed process was writing: a file, or the folder of `write_tensors`."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

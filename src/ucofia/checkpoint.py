@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ucofia import convert, sharing, starter_parts
-from ucofia.atomic import atomic_write, write_atomic
+from ucofia.atomic import write_atomic, write_tensors
 from ucofia.config import ModelConfig, model_config, to_dict
 from ucofia.encode import families, lora
 from ucofia.encode.backbone import Backbone, BoundedTextBackbone
@@ -52,8 +51,7 @@ def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
         fresh = model.backbone.fresh
         state = lora.merged(state) if whole else lora.without_towers(state, fresh)
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-    with atomic_write(folder / WEIGHTS_FILE) as part:
-        save_file(tensors, part)
+    write_tensors(folder / WEIGHTS_FILE, tensors)
     for name, text in model.backbone.assets().items():
         write_atomic(folder / name, text)
     settings = {

@@ -134,3 +134,24 @@ def test_a_file_that_is_not_utf8_says_so(tmp_path):
     (tmp_path / "captions.csv").write_bytes("path,caption\na.mp4,caf\xe9\n".encode("latin-1"))
     with pytest.raises(AnnotationError, match=r"is not UTF-8. Save the file as UTF-8."):
         folder.load(tmp_path)
+
+
+def test_a_column_that_stands_twice_is_an_error(tmp_path):
+    write(tmp_path, "path,path,caption\na.mp4,b.mp4,which one\n")
+    with pytest.raises(AnnotationError, match=r"line 1: there are two columns 'path'\. Keep the"):
+        folder.load(tmp_path)
+
+
+def test_files_behind_links_that_lead_out_are_noted(tmp_path):
+    disk, data = tmp_path / "disk", tmp_path / "data"
+    for place in (disk, data):
+        place.mkdir()
+        (place / "own.mp4").write_bytes(b"x")
+    (data / "linked").symlink_to(disk)
+    (data / "here.mp4").symlink_to(data / "own.mp4")
+    rows = "own.mp4,a,train\nhere.mp4,b,val\n"
+    write(data, f"path,caption,split\n{rows}linked/own.mp4,c,test\n")
+    where = f"{data / 'linked' / 'own.mp4'} -> {disk / 'own.mp4'}"
+    assert folder.load(data).notes == (f"1 files lie outside the folder, behind links: {where}",)
+    (tmp_path / "also").symlink_to(data)
+    assert len(folder.load(tmp_path / "also").notes) == 1  # the folder itself may be behind a link

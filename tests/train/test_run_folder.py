@@ -146,11 +146,11 @@ def test_a_run_that_was_killed_keeps_nothing_more_than_one_that_was_not(
     for name in ("step-00000004-0001", "step-00000005-0001.partial"):
         shutil.copytree(last, last.with_name(name))
     (last.with_name("step-00000004-0001") / "state.json").unlink()  # half removed
-    for name in (".model.safetensors.1-2a.part", ".tmp67calH"):
-        (tmp_path / name).write_bytes(b"half")
-    (tmp_path / ".tmpfolder").mkdir()  # nothing that a training leaves
+    (tmp_path / ".config.json.1-2a.part").write_bytes(b"half")
+    room = tmp_path / ".model.safetensors.1-2a.tensors.part"
+    room.mkdir()
+    (room / ".tmp67calH").write_bytes(b"half")
     run(tmp_path)
-    (tmp_path / ".tmpfolder").rmdir()
     kept = [sorted(path.relative_to(out) for path in out.rglob("*")) for out in (whole, tmp_path)]
     assert kept[0] == kept[1]
 

@@ -105,6 +105,11 @@ def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str,
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     columns = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = columns
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise AnnotationError(
+                f"{path}, line 1", f"there are two columns {name!r}", "keep the one that is meant"
+            )
     for name in needs:
         if name not in columns:
             raise AnnotationError(

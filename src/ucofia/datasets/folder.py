@@ -5,7 +5,9 @@ Columns (or keys): `path` relative to the folder, `caption`; optional `split` (t
 Without any split column a validation and a test part are held out.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,7 +129,9 @@ def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]], *, seed
         split_from_captions(name, list(part.videos.values()), list(part.captions.values()))
         for name, part in parts.items()
     )
-    return Dataset(folder.name, *_completed(train, val, test, has_splits=has_splits, seed=seed))
+    items = [*train.videos, *val.videos, *test.videos]
+    train, val, test, notes = _completed(train, val, test, has_splits=has_splits, seed=seed)
+    return Dataset(folder.name, train, val, test, (*notes, *_links_out(folder, items)))
 
 
 def _completed(
@@ -158,6 +162,20 @@ def _leaks(train: Split, *others: Split) -> Iterator[str]:
         shared = len({video.path for video in other.videos} & seen)
         if shared:
             yield f"{shared:,} files have stretches in train and in {other.name}"
+
+
+def _links_out(folder: Path, videos: Sequence[VideoItem]) -> Iterator[str]:
+    """Note files that lie elsewhere: links are followed, as data sets may lie on several disks."""
+    home = Path(os.path.realpath(folder))
+    outside: dict[Path, str] = {}
+    for path in sorted({video.path for video in videos if video.path is not None}):
+        with suppress(ValueError):  # a name that no file can have
+            real = os.path.realpath(path)
+            if not Path(real).is_relative_to(home):
+                outside[path] = real
+    if outside:
+        path, real = next(iter(outside.items()))
+        yield f"{len(outside):,} files lie outside the folder, behind links: {path} -> {real}"
 
 
 def _seconds(where: str, name: str, value: Any) -> float | None:

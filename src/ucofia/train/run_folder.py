@@ -27,12 +27,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ucofia import checkpoint
-from ucofia.atomic import PART, atomic_write, write_atomic
+from ucofia.atomic import PART, remove_part, write_atomic, write_tensors
 from ucofia.errors import (
     DamagedCheckpointWarning,
     DamagedRunError,
@@ -130,10 +130,9 @@ class RunFolder:
         known = [path for path in self._checkpoints() if path <= reached]
         for left in (*known[:-KEPT], *self.path.glob("*/*" + PARTIAL)):
             shutil.rmtree(left, ignore_errors=True)
-        for name in (".*" + PART, ".tmp??????"):  # the second is what safetensors writes first
-            for part in filter(Path.is_file, self.path.glob(name)):
-                with suppress(OSError):  # one that cannot go does no harm
-                    part.unlink()
+        for part in self.path.glob(".*" + PART):
+            with suppress(OSError):  # one that cannot go does no harm
+                remove_part(part)
 
     def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""
@@ -171,8 +170,7 @@ class RunFolder:
         with self.written():
             shutil.rmtree(partial, ignore_errors=True)
             checkpoint.save(model, partial)
-            with atomic_write(partial / OPTIMISER) as part:
-                save_file(_optimiser_tensors(optimizer), part)
+            write_tensors(partial / OPTIMISER, _optimiser_tensors(optimizer))
             write_atomic(partial / STATE, _as_json({"step": step, **counters}))
             sums = {file: _checksum(partial / file) for file in _CHECKED}
             write_atomic(partial / CHECKSUMS, _as_json(sums))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ucofia.atomic import atomic_write
+from ucofia.atomic import write_tensors
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
 from ucofia.index.calibration import confidence as calibrate
@@ -397,8 +397,6 @@ def _read_features(file: Path, model: "Model") -> "list[TextFeatures]":
 
 
 def _write_features(file: Path, features: "Sequence[TextFeatures]") -> None:
-    from safetensors.torch import save_file
-
     stored = {
         f"{number}.{part}": getattr(some, part).cpu().contiguous()
         for number, some in enumerate(features)
@@ -406,8 +404,7 @@ def _write_features(file: Path, features: "Sequence[TextFeatures]") -> None:
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as part:
-            save_file(stored, part)
+        write_tensors(file, stored)
         files = sorted(file.parent.glob("*.safetensors"), key=lambda one: one.stat().st_mtime)
         for old in files[:-KEPT_FILES]:
             old.unlink(missing_ok=True)
