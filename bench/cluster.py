@@ -27,7 +27,7 @@ def merge(shards: list[int], top: int) -> None:
     """Time the floor and the merge of one query's lists."""
     import torch
 
-    from ucofia.cluster.shards import floor, merged
+    from ucofia.cluster.shards import floor, merge_top_k
     from ucofia.index.search.scoring import Ranking, Scores
     from ucofia.index.storage.collection import in_memory
     from ucofia.types import VideoFeatures
@@ -56,7 +56,7 @@ def merge(shards: list[int], top: int) -> None:
             floor(totals, top)
             spent[0] += time.process_time() - began
             began = time.process_time()
-            merged(collection, parts, top=top)
+            merge_top_k(collection, parts, top=top)
             spent[1] += time.process_time() - began
         # A row number, a total and three levels per segment, twice the totals for the floor.
         size = count * top * (8 + 4 * 4 + 4)

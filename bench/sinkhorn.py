@@ -25,7 +25,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from ucofia.similarity.normalise import extend, solve
+from ucofia.similarity.normalise import extend, sinkhorn_knopp
 from ucofia.similarity.stream import Blocks, stepper, sweep
 
 WIDTH = 64
@@ -144,7 +144,7 @@ def measure_solve(path: Path, memory_bytes: int) -> dict[str, object]:
     bank = np.load(path, mmap_mode="r")
     with PeakMemory() as memory:
         start = time.process_time()
-        found = solve(bank, iterations=ITERATIONS, memory_bytes=memory_bytes)
+        found = sinkhorn_knopp(bank, iterations=ITERATIONS, memory_bytes=memory_bytes)
         seconds = time.process_time() - start
         start = time.process_time()
         again = extend(bank[:, :100], found.query_potential)

@@ -192,7 +192,7 @@ def answers(
         total = np.zeros((len(own), len(gallery)))
         for name, share in scores.shares.items():
             level = scores.bank[name][:, gallery]
-            balanced = normalise.solve(level, temperature=TEMPERATURE).candidate_bias
+            balanced = normalise.sinkhorn_knopp(level, temperature=TEMPERATURE).candidate_bias
             bias = balanced if kind == "sentence" else 0.0
             bank += share * (level[kinds == kind] + bias)
             total += share * (scores.texts[name][np.ix_(asked[own], gallery)] + bias)

@@ -22,7 +22,7 @@ import numpy as np
 
 from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score
 from ucofia.metrics import text_to_video_ranks
-from ucofia.similarity.normalise import drift, extend, query_mass, solve
+from ucofia.similarity.normalise import drift, extend, query_mass, sinkhorn_knopp
 
 MOST_DRIFT = 0.05  # above the residual of a solution: solve again
 FEATURES = "vgg16_pca512_1970x12x512_f16.npy"
@@ -136,11 +136,11 @@ def show(report: Report) -> None:
 def frozen_bank(bank: np.ndarray, temperature: float) -> None:
     """How far biases from a frozen bank are from solving again, as the collection grows."""
     order = np.random.default_rng(0).permutation(bank.shape[1])
-    whole = solve(bank, temperature=temperature, iterations=100)
+    whole = sinkhorn_knopp(bank, temperature=temperature, iterations=100)
     for name, columns in (("random", order), ("by mean score", np.argsort(bank.mean(0)))):
         for share in (0.9, 0.75, 0.5, 0.25):
             old, new = np.split(columns, [int(share * len(columns))])
-            solved = solve(bank[:, old], temperature=temperature, iterations=100)
+            solved = sinkhorn_knopp(bank[:, old], temperature=temperature, iterations=100)
             bias = extend(bank[:, new], solved.query_potential, temperature=temperature)
             mass = solved.query_mass + query_mass(
                 bank[:, new], solved.query_potential, bias, temperature=temperature

@@ -7,7 +7,7 @@ import torch
 from parity_golden import Golden, Row, relative_error
 
 from ucofia import metrics
-from ucofia.similarity.normalise import solve
+from ucofia.similarity.normalise import sinkhorn_knopp
 
 
 def sinkhorn(golden: Golden) -> Iterator[Row]:
@@ -30,18 +30,18 @@ def sinkhorn(golden: Golden) -> Iterator[Row]:
     totals: dict[str, list[np.ndarray]] = {"t2v": [], "v2t": []}
     for level in sorted(int(k.rsplit("_", 1)[1]) for k in g if k.startswith("t2v_train_sim_")):
         bank, test = g[f"t2v_train_sim_{level}"], g[f"t2v_test_sim_{level}"]
-        bias = softmaxed(solve(bank, start="authors").candidate_bias)
+        bias = softmaxed(sinkhorn_knopp(bank, start="authors").candidate_bias)
         yield Row(file, f"t2v_video_bias_{level}", error(bias, g[f"t2v_video_bias_{level}"]))
         totals["t2v"].append(test + bias)
         yield Row(file, f"t2v_out_{level}", error(totals["t2v"][-1], g[f"t2v_out_{level}"]))
-        paper = centred(solve(bank).candidate_bias)
+        paper = centred(sinkhorn_knopp(bank).candidate_bias)
         wanted = centred(g[f"paper_alg1_alpha_{level}"])
         yield Row(file, f"paper_alg1_alpha_{level}", error(paper, wanted))
-        settled = centred(solve(bank, iterations=100_000, tolerance=1e-12).candidate_bias)
+        settled = centred(sinkhorn_knopp(bank, iterations=100_000, tolerance=1e-12).candidate_bias)
         wanted = centred(g[f"converged_alpha_{level}"])
         yield Row(file, f"converged_alpha_{level}", error(settled, wanted))
         bank = g[f"v2t_trainvideo_sim_{level}"]
-        bias = softmaxed(solve(bank.T, start="authors").candidate_bias)
+        bias = softmaxed(sinkhorn_knopp(bank.T, start="authors").candidate_bias)
         yield Row(file, f"v2t_text_bias_{level}", error(bias, g[f"v2t_text_bias_{level}"]))
         totals["v2t"].append(test + bias[:, None])
         yield Row(file, f"v2t_out_{level}", error(totals["v2t"][-1], g[f"v2t_out_{level}"]))

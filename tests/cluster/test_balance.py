@@ -43,8 +43,8 @@ def test_sweeps_over_parts_are_those_over_the_whole(scale: float) -> None:
     def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return join_sweeps([one(column) for one in steps])
 
-    whole = normalise.solve(bank, temperature=2.0)
-    found = normalise.solve_together(step, -log_sum(begun), temperature=2.0)
+    whole = normalise.sinkhorn_knopp(bank, temperature=2.0)
+    found = normalise.distributed_sinkhorn_knopp(step, -log_sum(begun), temperature=2.0)
     assert found.iterations == whole.iterations
     size = dict(rel=1e-4, abs=1e-4 * scale)
     assert found.candidate_bias == pytest.approx(whole.candidate_bias, **size)
@@ -72,7 +72,9 @@ def test_actors_hold_what_one_process_holds(index: Index) -> None:
     for level in model.levels():
         begun = [actor.begin(level) for actor in actors]
         step = partial(lambda lv, q: join_sweeps([a.step(lv, q) for a in actors]), level)
-        found = normalise.solve_together(step, -log_sum(begun), temperature=balance.TEMPERATURE)
+        found = normalise.distributed_sinkhorn_knopp(
+            step, -log_sum(begun), temperature=balance.TEMPERATURE
+        )
         potentials[level] = found.query_potential
         biases[level] = found.candidate_bias.astype(np.float32)
     parts = [

@@ -93,21 +93,21 @@ def test_a_bank_is_swept_by_tasks_as_on_one_machine(
 
     from ucofia.cluster import evaluate
     from ucofia.evaluate.matrix_report import Settings, score
-    from ucofia.similarity.normalise import solve
+    from ucofia.similarity.normalise import sinkhorn_knopp
     from ucofia.similarity.stream import Blocks
 
     rng = np.random.default_rng(0)
     bank = rng.normal(size=(301, 40)).astype(np.float32) * 9
     bank = bank if direction == "t2v" else bank.T  # rows are queries; memory is as it was
-    expected = solve(bank, iterations=6)
-    same = solve(bank, iterations=6, stepper=evaluate.cluster_stepper)
+    expected = sinkhorn_knopp(bank, iterations=6)
+    same = sinkhorn_knopp(bank, iterations=6, stepper=evaluate.cluster_stepper)
     assert np.array_equal(same.candidate_bias, expected.candidate_bias)  # small: swept here
 
     monkeypatch.setattr(evaluate, "SWEPT_FROM", 1000)
     read: list[tuple[int, int]] = []
     plain = Blocks(301, 40, lambda a, b: (bank if direction == "t2v" else bank.T)[a:b])
     noted = Blocks(301, 40, lambda a, b: read.append((a, b)) or plain.read(a, b))
-    found = solve(
+    found = sinkhorn_knopp(
         noted if direction == "t2v" else noted.T,
         iterations=6,
         stepper=evaluate.cluster_stepper,

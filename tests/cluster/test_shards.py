@@ -9,7 +9,7 @@ import pytest
 from fakes import COLOURS, colour_model
 
 from ucofia.cluster.shard_actor import Request, Shard, ShardActor
-from ucofia.cluster.shards import floor, merged, shards_of, shares
+from ucofia.cluster.shards import floor, merge_top_k, shards_of, shares
 from ucofia.errors import ClusterError
 from ucofia.index import snapshot as snapshots
 from ucofia.index.index import Index
@@ -94,7 +94,7 @@ def answers(
         s.number: owners[s.number].search(s, requests[s.number], told[s.number]) for s in shards
     }
     return [
-        merged(snapshot.collection, [(s.start, found[s.number][at]) for s in shards], top=top)
+        merge_top_k(snapshot.collection, [(s.start, found[s.number][at]) for s in shards], top=top)
         for at in range(len(queries))
     ]
 

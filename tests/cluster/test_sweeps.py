@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ucofia.cluster import connect, evaluate
-from ucofia.similarity.normalise import solve
+from ucofia.similarity.normalise import sinkhorn_knopp
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_blocks_of_rows_give_the_solution_of_the_whole(
     bank = np.random.default_rng(0).normal(size=(301, 40)).astype(np.float32) * 9
     bank[5, 3] = -np.inf  # a pair that is excluded
     bank = bank.T if turned else bank  # rows are queries; in memory it stays as it was
-    expected = solve(bank, iterations=6, start=start)
-    found = solve(bank, iterations=6, start=start, stepper=evaluate.cluster_stepper)
+    expected = sinkhorn_knopp(bank, iterations=6, start=start)
+    found = sinkhorn_knopp(bank, iterations=6, start=start, stepper=evaluate.cluster_stepper)
     assert set(swept) == {100, 101} and len(swept) % 3 == 0
     np.testing.assert_allclose(found.candidate_bias, expected.candidate_bias, atol=1e-4)
     np.testing.assert_allclose(found.query_potential, expected.query_potential, atol=1e-4)
@@ -51,6 +51,6 @@ def test_blocks_of_rows_give_the_solution_of_the_whole(
 
 def test_a_small_bank_is_swept_here(swept: list[int]) -> None:
     bank = np.random.default_rng(0).normal(size=(30, 40)).astype(np.float32)
-    found = solve(bank, stepper=evaluate.cluster_stepper)
-    assert np.array_equal(found.candidate_bias, solve(bank).candidate_bias)
+    found = sinkhorn_knopp(bank, stepper=evaluate.cluster_stepper)
+    assert np.array_equal(found.candidate_bias, sinkhorn_knopp(bank).candidate_bias)
     assert not swept

@@ -27,7 +27,7 @@ from ucofia.evaluate.hubness import best_of_levels, first_hits, shares_by_count
 from ucofia.index.search.scoring import queries
 from ucofia.index.search.search import brute_force
 from ucofia.model import Model
-from ucofia.similarity.normalise import solve
+from ucofia.similarity.normalise import sinkhorn_knopp
 
 assert ucofia.cli.eval  # its import adds the verb
 
@@ -99,7 +99,7 @@ def test_ranks_are_those_of_a_search_in_an_index_with_the_same_bank(
 ) -> None:
     dataset, frames = tiny_dataset()
     biases = {
-        level: solve(bank).candidate_bias.astype(np.float32)
+        level: sinkhorn_knopp(bank).candidate_bias.astype(np.float32)
         for level, bank in found.banks["t2v"].items()
     }
     stored = gallery.gallery(model, dataset.test, frames, batch=4)

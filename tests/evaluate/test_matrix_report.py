@@ -14,7 +14,7 @@ from ucofia.similarity.normalise import (
     dual_softmax,
     inverted_softmax_bias,
     querybank,
-    solve,
+    sinkhorn_knopp,
 )
 
 
@@ -56,7 +56,7 @@ def test_every_normalisation_is_what_its_own_function_says_in_both_directions() 
         rows = turn(scores)
         expected = {
             "none": rows,
-            "sinkhorn": rows + solve(bank, temperature=0.5).candidate_bias,
+            "sinkhorn": rows + sinkhorn_knopp(bank, temperature=0.5).candidate_bias,
             "inverted-softmax": rows + inverted_softmax_bias(bank, temperature=0.5),
             "dual-softmax": dual_softmax(rows, temperature=0.5),
             "querybank": querybank(rows, bank, temperature=0.5),
@@ -79,7 +79,7 @@ def test_a_normalisation_without_a_bank_uses_the_test_queries_and_warns() -> Non
     assert "with --bank-v2t" in text
     assert "text to video, dual-softmax: normalised with all test texts at once. No bank" in text
     assert "text to video, sinkhorn" not in text
-    expected = made["scores"].T + solve(made["scores"].T).candidate_bias
+    expected = made["scores"].T + sinkhorn_knopp(made["scores"].T).candidate_bias
     found = ranks_of(report, "sinkhorn", "v2t")
     assert found == text_to_video_ranks(expected, np.arange(30)).tolist()
 
@@ -125,9 +125,9 @@ def test_levels_are_scored_alone_together_and_balanced_in_both_orders() -> None:
         "none, frame level": scores["frame"],
         "none": mean,
         "sinkhorn": np.mean(
-            [s + solve(bank[n]).candidate_bias for n, s in scores.items()], axis=0
+            [s + sinkhorn_knopp(bank[n]).candidate_bias for n, s in scores.items()], axis=0
         ),
-        "sinkhorn after the mean": mean + solve(mean_bank).candidate_bias,
+        "sinkhorn after the mean": mean + sinkhorn_knopp(mean_bank).candidate_bias,
     }
     assert [x.name for x in report.lines if x.direction == "t2v"] == list(expected)
     for name, matrix in expected.items():

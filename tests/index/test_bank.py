@@ -13,7 +13,7 @@ from ucofia.index.calibration import balance, bank, confidence
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.model import Model
-from ucofia.similarity.normalise import extend, solve
+from ucofia.similarity.normalise import extend, sinkhorn_knopp
 from ucofia.types import TextFeatures
 
 TEXTS = [f"{noun} {colour}" for colour in COLOURS for noun in ("a", "the", "some", "one two")]
@@ -49,7 +49,9 @@ def scores_of(index: Index, texts: list[str], level: str) -> np.ndarray:
 
 def test_biases_are_those_of_sinkhorn_on_the_bank(index: Index) -> None:
     for level in ("video", "frame", "patch"):
-        expected = solve(bank_scores(index, level), temperature=balance.TEMPERATURE).candidate_bias
+        expected = sinkhorn_knopp(
+            bank_scores(index, level), temperature=balance.TEMPERATURE
+        ).candidate_bias
         np.testing.assert_allclose(index.collection().biases[level], expected, atol=1e-4)
 
 
@@ -118,7 +120,9 @@ def test_compact_solves_again(index: Index, tmp_path: Path) -> None:
     assert index.info().balancing_is_due
     index.compact()
     assert not index.info().balancing_is_due
-    expected = solve(bank_scores(index, "frame"), temperature=balance.TEMPERATURE).candidate_bias
+    expected = sinkhorn_knopp(
+        bank_scores(index, "frame"), temperature=balance.TEMPERATURE
+    ).candidate_bias
     np.testing.assert_allclose(index.collection().biases["frame"], expected, atol=1e-4)
 
 

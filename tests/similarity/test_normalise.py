@@ -17,7 +17,7 @@ from ucofia.similarity.normalise import (
     inverted_softmax_bias,
     query_mass,
     querybank,
-    solve,
+    sinkhorn_knopp,
 )
 from ucofia.similarity.stream import Blocks, blocks_of, log_sum_columns, log_sum_rows
 
@@ -73,7 +73,9 @@ def test_the_bias_is_that_of_the_published_loops(start, loop, shape, iterations)
     expected = centred(loop(bank, iterations))
     for options in ({}, STREAMED):
         for layout in (np.ascontiguousarray(bank), np.asfortranarray(bank)):
-            found = solve(layout, iterations=iterations, start=start, tolerance=0.0, **options)
+            found = sinkhorn_knopp(
+                layout, iterations=iterations, start=start, tolerance=0.0, **options
+            )
             np.testing.assert_allclose(found.candidate_bias, expected, atol=1e-8 * shape[3] + 1e-9)
             assert found.iterations == iterations or found.residual == 0
 
@@ -83,13 +85,15 @@ def test_the_bias_is_that_of_the_published_loops(start, loop, shape, iterations)
 @pytest.mark.parametrize("options", [{}, STREAMED])
 def test_text_to_video_agrees_with_the_authors(level: int, options) -> None:
     golden = np.load(GOLDEN)
-    found = solve(golden[f"t2v_train_sim_{level}"], start="authors", tolerance=0.0, **options)
+    found = sinkhorn_knopp(
+        golden[f"t2v_train_sim_{level}"], start="authors", tolerance=0.0, **options
+    )
     theirs = centred(golden[f"t2v_video_bias_{level}"])
     assert np.abs(found.candidate_bias - theirs).max() < 1e-5 * np.abs(theirs).max()
-    paper = solve(golden[f"t2v_train_sim_{level}"], tolerance=0.0, **options)
+    paper = sinkhorn_knopp(golden[f"t2v_train_sim_{level}"], tolerance=0.0, **options)
     expected = centred(golden[f"paper_alg1_alpha_{level}"])
     assert np.abs(paper.candidate_bias - expected).max() < 1e-5 * np.abs(expected).max()
-    ended = solve(
+    ended = sinkhorn_knopp(
         golden[f"t2v_train_sim_{level}"].astype(float), iterations=10_000, tolerance=1e-9
     )
     expected = centred(golden[f"converged_alpha_{level}"])
@@ -103,7 +107,7 @@ def test_video_to_text_agrees_with_the_authors() -> None:
     for level in range(3):
         bank = golden[f"v2t_trainvideo_sim_{level}"].T
         theirs = centred(golden[f"v2t_text_bias_{level}"])
-        found = solve(bank, start="authors", tolerance=0.0).candidate_bias
+        found = sinkhorn_knopp(bank, start="authors", tolerance=0.0).candidate_bias
         assert np.abs(found - theirs).max() < 1e-5 * np.abs(theirs).max()
 
 
@@ -112,7 +116,7 @@ def test_levels_are_balanced_before_they_are_averaged() -> None:
     golden = np.load(GOLDEN)
     balanced = [
         golden[f"t2v_test_sim_{level}"]
-        + solve(golden[f"t2v_train_sim_{level}"], start="authors").candidate_bias
+        + sinkhorn_knopp(golden[f"t2v_train_sim_{level}"], start="authors").candidate_bias
         for level in range(3)
     ]
     # Theirs is shifted by a constant per level; ours averages zero.
@@ -125,7 +129,7 @@ def test_a_video_far_below_the_others_gets_a_bias_where_the_authors_get_nan() ->
     golden = np.load(GOLDEN)
     assert np.isnan(golden["underflow_video_bias"]).any()
     for options in ({}, STREAMED):
-        found = solve(golden["underflow_in"], tolerance=0.0, **options).candidate_bias
+        found = sinkhorn_knopp(golden["underflow_in"], tolerance=0.0, **options).candidate_bias
         exact = centred(algorithm_1(golden["underflow_in"], 4))
         np.testing.assert_allclose(found, exact, atol=1e-3)
 
@@ -136,7 +140,7 @@ def test_no_scale_and_no_ratio_overflows(dtype, options) -> None:
     for queries, candidates, scale in ((400, 1, 1), (2, 300, 1), (60, 5, 3e3), (5, 60, 3e3)):
         bank = bank_of(1, queries, candidates, scale).astype(dtype)
         for iterations in (1, 50):
-            found = solve(bank, iterations=iterations, **options)
+            found = sinkhorn_knopp(bank, iterations=iterations, **options)
             assert np.isfinite(found.candidate_bias).all()
             assert np.isfinite(found.query_potential).all()
             assert 0 <= found.residual <= 1
@@ -149,22 +153,22 @@ def test_columns_that_underflow_are_summed_in_logarithms() -> None:
     expected = centred(algorithm_1(bank, 4))
     for options in ({}, STREAMED):
         for layout in (bank, np.asfortranarray(bank)):
-            found = solve(layout, tolerance=0.0, **options).candidate_bias
+            found = sinkhorn_knopp(layout, tolerance=0.0, **options).candidate_bias
             np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
 def test_the_kept_exponentials_are_made_again_when_potentials_move_far(monkeypatch) -> None:
     bank = bank_of(3, 40, 9, 30).astype(np.float32)
-    expected = solve(bank, iterations=40, tolerance=0.0, **STREAMED).candidate_bias
+    expected = sinkhorn_knopp(bank, iterations=40, tolerance=0.0, **STREAMED).candidate_bias
     for trusted in (20.0, 0.5):
         monkeypatch.setattr(stream, "TRUSTED_NATS", trusted)
-        found = solve(bank, iterations=40, tolerance=0.0).candidate_bias
+        found = sinkhorn_knopp(bank, iterations=40, tolerance=0.0).candidate_bias
         np.testing.assert_allclose(found, expected, atol=3e-3)
 
 
 def test_more_iterations_converge_and_the_residual_says_so() -> None:
     bank = bank_of(4, 200, 20, 2.0)
-    few, many = solve(bank, iterations=1), solve(bank, iterations=1000)
+    few, many = sinkhorn_knopp(bank, iterations=1), sinkhorn_knopp(bank, iterations=1000)
     assert few.iterations == 1
     assert many.iterations < 1000 and many.residual <= 1e-5 < few.residual
     plan = np.exp(bank + many.candidate_bias + many.query_potential[:, None])
@@ -177,7 +181,7 @@ def test_more_iterations_converge_and_the_residual_says_so() -> None:
 def test_residual_and_mass_are_those_of_the_plan(shape) -> None:
     bank = bank_of(*shape)
     for layout in (np.ascontiguousarray(bank), np.asfortranarray(bank)):
-        found = solve(layout, iterations=2)
+        found = sinkhorn_knopp(layout, iterations=2)
         plan = np.exp(bank + found.candidate_bias + found.query_potential[:, None])
         np.testing.assert_allclose(found.query_mass, plan.sum(1), rtol=1e-6, atol=1e-12)
         wrong = np.abs(plan.sum(1) / plan.sum() - 1 / len(bank)).sum() / 2
@@ -191,7 +195,7 @@ def test_extending_to_the_solved_candidates_returns_their_bias(shape) -> None:
     bank = bank_of(*shape)
     for layout in (np.ascontiguousarray(bank), np.asfortranarray(bank)):
         for start in ("paper", "authors"):
-            found = solve(layout, start=start, temperature=0.7)
+            found = sinkhorn_knopp(layout, start=start, temperature=0.7)
             again = extend(layout, found.query_potential, temperature=0.7)
             np.testing.assert_allclose(again, found.candidate_bias, atol=1e-7)
             mass = query_mass(layout, found.query_potential, again, temperature=0.7)
@@ -200,7 +204,7 @@ def test_extending_to_the_solved_candidates_returns_their_bias(shape) -> None:
 
 def test_a_new_candidate_equal_to_an_old_one_gets_its_bias() -> None:
     bank = bank_of(5, 50, 8, 4.0)
-    found = solve(bank)
+    found = sinkhorn_knopp(bank)
     new = extend(bank[:, [6, 2]], found.query_potential)
     np.testing.assert_allclose(new, found.candidate_bias[[6, 2]])
     one = extend(bank[:, [6]], found.query_potential)
@@ -211,7 +215,7 @@ def test_drift_grows_when_the_candidates_change_their_kind() -> None:
     random = np.random.default_rng(6)
     queries = random.normal(size=(300, 4))
     alike, unlike = random.normal(size=(40, 4)), random.normal(4 * np.eye(4)[0], size=(40, 4))
-    old = solve(queries @ random.normal(size=(40, 4)).T, iterations=200)
+    old = sinkhorn_knopp(queries @ random.normal(size=(40, 4)).T, iterations=200)
     assert drift(old.query_mass) == old.residual
     seen = {}
     for name, videos in (("alike", alike), ("unlike", unlike)):
@@ -223,8 +227,8 @@ def test_drift_grows_when_the_candidates_change_their_kind() -> None:
 
 def test_a_temperature_is_a_scale_of_the_scores_and_of_the_bias() -> None:
     bank = bank_of(7, 30, 6, 0.3)
-    plain = solve(bank / 0.05, tolerance=0.0)
-    tempered = solve(bank, temperature=0.05, tolerance=0.0)
+    plain = sinkhorn_knopp(bank / 0.05, tolerance=0.0)
+    tempered = sinkhorn_knopp(bank, temperature=0.05, tolerance=0.0)
     np.testing.assert_allclose(tempered.candidate_bias, 0.05 * plain.candidate_bias)
     np.testing.assert_allclose(tempered.query_potential, 0.05 * plain.query_potential)
     np.testing.assert_allclose(
@@ -240,10 +244,10 @@ def test_a_temperature_is_a_scale_of_the_scores_and_of_the_bias() -> None:
 @settings(deadline=None, max_examples=25)
 def test_a_constant_added_to_the_bank_changes_nothing(seed: int) -> None:
     bank = bank_of(seed, 20, 7, 3.0)
-    found, shifted = solve(bank), solve(bank + 1000.0)
+    found, shifted = sinkhorn_knopp(bank), sinkhorn_knopp(bank + 1000.0)
     np.testing.assert_allclose(shifted.candidate_bias, found.candidate_bias, atol=1e-8)
-    lifted = solve(bank + np.arange(7.0), iterations=500, tolerance=1e-9)
-    level = solve(bank, iterations=500, tolerance=1e-9)
+    lifted = sinkhorn_knopp(bank + np.arange(7.0), iterations=500, tolerance=1e-9)
+    level = sinkhorn_knopp(bank, iterations=500, tolerance=1e-9)
     expected = centred(level.candidate_bias - np.arange(7.0))
     np.testing.assert_allclose(lifted.candidate_bias, expected, atol=1e-5)
 
@@ -257,10 +261,10 @@ def test_blocks_from_disk_or_recomputed_give_what_the_array_gives(tmp_path, monk
     by_text = Blocks(90, 11, lambda a, b: texts[a:b] @ videos.T, rows_per_read=7)
     by_video = Blocks(11, 90, lambda a, b: videos[a:b] @ texts.T, rows_per_read=2).T
     monkeypatch.setattr(stream, "CACHE_ENTRIES", 40)
-    expected = solve(bank, tolerance=0.0)
+    expected = sinkhorn_knopp(bank, tolerance=0.0)
     for source in (mapped, mapped[:, :], by_text, by_video):
         for options in ({}, STREAMED):
-            found = solve(source, tolerance=0.0, **options)
+            found = sinkhorn_knopp(source, tolerance=0.0, **options)
             np.testing.assert_allclose(found.candidate_bias, expected.candidate_bias, atol=1e-5)
             np.testing.assert_allclose(found.query_potential, expected.query_potential, atol=1e-4)
             again = extend(source, found.query_potential)
@@ -270,7 +274,7 @@ def test_blocks_from_disk_or_recomputed_give_what_the_array_gives(tmp_path, monk
 def test_a_reader_that_returns_the_wrong_rows_is_told_so() -> None:
     wrong = Blocks(6, 4, lambda a, b: np.zeros((2, 4)))
     with pytest.raises(MatrixError, match=r"reader gave \(2, 4\) for rows 0 to 6"):
-        solve(wrong)
+        sinkhorn_knopp(wrong)
 
 
 def test_log_sums_are_those_of_the_definition() -> None:
@@ -291,7 +295,7 @@ def test_excluded_pairs_count_for_nothing() -> None:
     bank[3, 2] = -np.inf
     for options in ({}, STREAMED):
         for layout in (bank, np.asfortranarray(bank)):
-            found = solve(layout, tolerance=0.0, **options).candidate_bias
+            found = sinkhorn_knopp(layout, tolerance=0.0, **options).candidate_bias
             np.testing.assert_allclose(found, centred(algorithm_1(bank, 4)), atol=1e-9)
 
 
@@ -304,34 +308,34 @@ def test_scores_that_are_not_finite_are_named(options, start) -> None:
         with pytest.raises(
             NotFiniteScoreError, match=r"\(query, candidate\) \(5, 2\) is NaN or inf"
         ):
-            solve(bank, start=start, **options)
+            sinkhorn_knopp(bank, start=start, **options)
         with pytest.raises(NotFiniteScoreError, match=r"\(candidate, query\) \(2, 5\)"):
-            solve(np.asfortranarray(bank), start=start, **options)
+            sinkhorn_knopp(np.asfortranarray(bank), start=start, **options)
         with pytest.raises(NotFiniteScoreError, match=r"\(5, 2\)"):
             extend(bank, np.zeros(6))
     bank = bank_of(11, 6, 4, 1.0)
     bank[:, 1] = -np.inf
     with pytest.raises(NotFiniteScoreError, match="score of candidate 1 is minus infinity"):
-        solve(bank, start=start, **options)
+        sinkhorn_knopp(bank, start=start, **options)
 
 
 def test_settings_and_shapes_that_cannot_work_say_why() -> None:
     bank = np.zeros((3, 2))
     with pytest.raises(SettingError, match="iterations is 0, but Sinkhorn-Knopp needs at least"):
-        solve(bank, iterations=0)
+        sinkhorn_knopp(bank, iterations=0)
     with pytest.raises(SettingError, match=r"temperature is 0\.0, but it must be a positive"):
-        solve(bank, temperature=0.0)
+        sinkhorn_knopp(bank, temperature=0.0)
     with pytest.raises(MatrixError, match=r"the bank is 0 x 2\. Give at least one query"):
-        solve(bank[:0])
+        sinkhorn_knopp(bank[:0])
     with pytest.raises(MatrixError, match="have 3 bank queries, but the potential 4"):
         extend(bank, np.zeros(4))
     with pytest.raises(MatrixError, match="overflows when divided by the temperature"):
-        solve(np.array([[1e30, 1.0]], dtype=np.float32), temperature=1e-30)
+        sinkhorn_knopp(np.array([[1e30, 1.0]], dtype=np.float32), temperature=1e-30)
 
 
 def test_progress_is_told_after_every_iteration() -> None:
     calls: list[tuple[str, int, int | None]] = []
-    solve(bank_of(12, 9, 4, 3.0), iterations=3, progress=lambda *call: calls.append(call))
+    sinkhorn_knopp(bank_of(12, 9, 4, 3.0), iterations=3, progress=lambda *call: calls.append(call))
     assert [(done, total) for _, done, total in calls] == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -33,7 +33,7 @@ from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.similarity.normalise import solve_together
+from ucofia.similarity.normalise import distributed_sinkhorn_knopp
 from ucofia.similarity.stream import (
     blocks_of,
     join_sweeps,
@@ -148,7 +148,7 @@ def _solved(
     biases: dict[str, Array] = {}
     for level in levels:
         begun = ray.get([actor.begin.remote(level) for actor in actors])
-        solution = solve_together(
+        solution = distributed_sinkhorn_knopp(
             partial(_step, actors, level), -log_sum(begun), temperature=TEMPERATURE
         )
         potentials[level] = solution.query_potential

@@ -1,4 +1,4 @@
-"""Search over shards: actors own fragments, each answers for its own, the best of all is the list.
+"""Search over shards: actors own fragments, each answers for its own, top-k lists are merged.
 
 Bounds are per segment, so the exact list is the merge of the shards' exact lists. First every
 shard scores its most promising segments; the k-th best of all these is a floor that no shard needs
@@ -171,7 +171,7 @@ class Shards:
                 asked[number] = (connect.ray().put(replace(whole, among=own, biases=part)),)
         found = self._exact(asked, whole) if is_exact else self._fast(asked, whole)
         return [
-            merged(
+            merge_top_k(
                 self._collection,
                 [(self._shards[n].start, rankings[at]) for n, rankings in sorted(found.items())],
                 top=top,
@@ -270,7 +270,9 @@ def shards_of(
     return shards
 
 
-def merged(collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top: int) -> Ranking:
+def merge_top_k(
+    collection: Collection, parts: Sequence[tuple[int, Ranking]], *, top: int
+) -> Ranking:
     """Merge the top-k lists of shards, each given with its first row, to that of the whole."""
     if not parts:
         return Ranking(np.zeros(0, np.int64), Scores(np.zeros(0, np.float32), {}), 0)

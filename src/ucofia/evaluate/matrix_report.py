@@ -29,7 +29,7 @@ from ucofia.similarity.normalise import (
     dual_softmax,
     inverted_softmax_bias,
     querybank,
-    solve,
+    sinkhorn_knopp,
 )
 from ucofia.similarity.stream import Stepper, stepper
 
@@ -178,7 +178,7 @@ def variants(
 def _sinkhorn(banks: LevelScores, settings: Settings) -> tuple[np.ndarray, float]:
     """Mean bias of the levels, and the worst of their residuals."""
     solutions = [
-        solve(
+        sinkhorn_knopp(
             bank,
             iterations=settings.iterations,
             temperature=settings.temperature or 1.0,

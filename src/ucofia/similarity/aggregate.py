@@ -1,4 +1,4 @@
-"""Turn many similarities into one: ISA, Bi-ISA and what the paper compares them with.
+"""Aggregate similarities: ISA, Bi-ISA, MaxSim (late interaction) and the paper's other ways.
 
 A mean trusts every frame equally; a maximum trusts one. Interactive similarity aggregation (ISA)
 learns how the entries of a similarity vector vote together: a softmax weighs them, a square matrix

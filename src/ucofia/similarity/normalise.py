@@ -58,7 +58,7 @@ class Solution:
     iterations: int
 
 
-def solve(
+def sinkhorn_knopp(
     bank: Num[np.ndarray, "q c"] | Blocks,
     *,
     iterations: int = PAPER_ITERATIONS,
@@ -85,13 +85,13 @@ def solve(
     return _balanced(states, require, iterations, temperature, tolerance, progress)
 
 
-def solve_together(
+def distributed_sinkhorn_knopp(
     step: Step,
     begin: Float[np.ndarray, " q"],
     *,
     temperature: float = 1.0,
 ) -> Solution:
-    """Balance a bank whose candidates lie in several places; within rounding what `solve` finds.
+    """Sinkhorn-Knopp over candidates in several places; within rounding like `sinkhorn_knopp`.
 
     Args:
         step: Sweeps over the candidates of all places: the queries' potentials in, the candidates'

@@ -1,4 +1,4 @@
-"""Distributed training with the contrastive loss of the whole (global) batch.
+"""Distributed training: all-gather features and scores, so that the loss is the global batch's.
 
 Each process encodes its share of the batch, all-gathers the features of all videos, and scores its
 own texts against them: its rows of the score matrix. The rows are all-gathered as well

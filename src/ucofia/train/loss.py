@@ -1,4 +1,4 @@
-"""Losses with in-batch negatives: text i and video i are a positive, every other pair a negative.
+"""Contrastive losses (InfoNCE, sigmoid) with in-batch negatives: text i belongs to video i.
 
 Pure functions of the scores of a whole batch. They add no temperature: the levels already carry
 the learned logit scale. They know no levels, no model and no processes.

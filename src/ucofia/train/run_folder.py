@@ -1,4 +1,4 @@
-"""A run on disk: a folder that is whole at every moment, so that it can be resumed at any.
+"""The run folder: writes checkpoints and reads them to resume; it is whole at every moment.
 
     run.json             what is trained on what and how; a resumed run must say the same
     log.jsonl            one line per step and per validation

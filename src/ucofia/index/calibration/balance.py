@@ -78,7 +78,8 @@ def solve_here(
         for name, matrix in matrices.items():
             matrix[:, rows] = scores[name]
     solutions = {
-        name: normalise.solve(matrix, temperature=TEMPERATURE) for name, matrix in matrices.items()
+        name: normalise.sinkhorn_knopp(matrix, temperature=TEMPERATURE)
+        for name, matrix in matrices.items()
     }
     biases = {n: s.candidate_bias.astype(np.float32) for n, s in solutions.items()}
     found = {name: s.query_potential for name, s in solutions.items()}

@@ -1,4 +1,4 @@
-"""How sure a hit is, from what texts about other things score here.
+"""Calibrated confidence of a hit, from what texts about other things score here.
 
 Raw scores compare within one query only: some segments are near everything, and the best of many
 is high by chance. So a score is first measured against the bank's scores for the same segment, in

@@ -1,4 +1,4 @@
-"""The lock of a local index: one writer at a time, and everybody can see who it is.
+"""The writer's lock of a local index: one writer at a time, and everybody can see who it is.
 
 The lock itself is `filelock`'s: the operating system ends it with the process that holds it.
 Beside it lies a note that says which process of which machine that is, and what it does. Object
