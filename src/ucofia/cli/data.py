@@ -12,7 +12,6 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
-from ucofia.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from ucofia.datasets.frame_cache_writer import CacheReport
@@ -196,11 +195,7 @@ def _towers(name: str, device: str) -> "Model":
 
 def _videos(dataset: "Dataset", splits: str) -> "list[VideoItem]":
     """The videos of some splits."""
-    parts = {part.name: part for part in dataset.splits}
-    for split in splits.split(","):
-        if split not in parts:
-            raise UnknownNameError("split", split, list(parts))
-    return [video for split in splits.split(",") for video in parts[split].videos]
+    return [video for name in splits.split(",") for video in dataset.split(name).videos]
 
 
 def _cache_report(report: "CacheReport", out: Path, *, json: bool) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ucofia.errors import AnnotationError
+from ucofia.errors import AnnotationError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,13 @@ class Dataset:
     def splits(self) -> tuple[Split, Split, Split]:
         """All parts, in the order train, val, test."""
         return self.train, self.val, self.test
+
+    def split(self, name: str) -> Split:
+        """One part by its name."""
+        known = {split.name: split for split in self.splits}
+        if name not in known:
+            raise UnknownNameError("split", name, list(known))
+        return known[name]
 
 
 def split_from_captions(

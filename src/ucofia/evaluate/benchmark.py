@@ -8,9 +8,7 @@ ranked alone, with others, and under every normalisation.
 The bank is another split: its texts for text to video, its videos for video to text.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -34,6 +32,7 @@ from ucofia.evaluate.matrix_report import (
     NORMALISATIONS,
     Direction,
     LevelScores,
+    NormalisationName,
     ReportLine,
     Settings,
     score,
@@ -41,6 +40,7 @@ from ucofia.evaluate.matrix_report import (
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
 from ucofia.similarity.stream import Stepper
+from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 
 
@@ -54,7 +54,7 @@ class EvaluateOptions:
     available: Set[str] | None = None  # ids of bank videos that have frames; None: all
     batch: int = 32  # videos encoded at a time
     workers: int = 0
-    normalise: tuple[str, ...] = NORMALISATIONS
+    normalise: tuple[NormalisationName, ...] = NORMALISATIONS
     every_level: bool = True  # also each level alone, and each left out
 
 
@@ -153,24 +153,24 @@ def evaluate(
     """
     options = options or EvaluateOptions()
     model.eval()
-    clock = _Clock()
-    split = split_of(dataset, options.split)
-    bank = None if options.bank is None else split_of(dataset, options.bank)
+    watch = Stopwatch()
+    split = dataset.split(options.split)
+    bank = None if options.bank is None else dataset.split(options.bank)
     truth, texts = np.asarray(split.truth), [text.text for text in split.texts]
     encoded = partial(gallery, model, frames=frames, batch=options.batch, workers=options.workers)
-    with clock("encoding videos"):
+    with watch.stage("encoding videos"):
         collection = encoded(split, progress=progress)
-    with clock("scoring"), counting_truncations() as cut:
+    with watch.stage("scoring"), counting_truncations() as cut:
         scores = engine.score(model, texts, collection, split.name, progress=progress)
     with counting_truncations():
-        with clock("searching one by one"):
+        with watch.stage("searching one by one"):
             search = check_search(model, texts, truth, collection, scores)
-        with clock("scoring the bank"):
+        with watch.stage("scoring the bank"):
             banks: dict[Direction, LevelScores] = {}
             if bank is not None:
                 taken = _bank(bank, options)
                 banks = _bank_scores(engine, model, texts, collection, taken, encoded, progress)
-    with clock("ranking"):
+    with watch.stage("ranking"):
         weights = dict(zip(scores, level_weights(model), strict=True))
         ranked = rank_all(
             scores, truth, banks, weights, options, stepper=engine.stepper, progress=progress
@@ -181,20 +181,12 @@ def evaluate(
         weights=weights,
         ranked=ranked,
         search=search,
-        seconds=clock.seconds,
+        seconds={stage: round(spent, 3) for stage, spent in watch.seconds.items()},
         peak_memory_mb=_peak_memory_mb(),
         warnings=[*dataset.notes, *_warnings(options, bank, ranked, sum(cut))],
         scores=scores,
         banks=banks,
     )
-
-
-def split_of(dataset: Dataset, name: str) -> Split:
-    """A split by name."""
-    known = {split.name: split for split in dataset.splits}
-    if name not in known:
-        raise UnknownNameError("split", name, list(known))
-    return known[name]
 
 
 def rank_all(
@@ -215,7 +207,7 @@ def rank_all(
         kept = [n for n in options.normalise if subset == names or n in ("none", "sinkhorn")]
         # Scores come with the learned scale: logits, which the index balances as they are.
         settings = Settings(
-            normalise=kept,  # type: ignore[arg-type]
+            normalise=kept,
             temperature=1.0,
             weights=weights,
             stepper=stepper,
@@ -242,9 +234,9 @@ def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]:
     """The videos whose frames an evaluation asks for."""
-    found = list(split_of(dataset, options.split).videos)
+    found = list(dataset.split(options.split).videos)
     if options.bank is not None:
-        found += _bank(split_of(dataset, options.bank), options).videos.videos
+        found += _bank(dataset.split(options.bank), options).videos.videos
     return found
 
 
@@ -317,21 +309,6 @@ def _warnings(
                 f"wrong candidate, which counts against the model; were all won, R@1 would be "
                 f"{line.if_won.recall[1]:.1f}"
             )
-
-
-class _Clock:
-    """Seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = round(time.perf_counter() - started, 3)
 
 
 def _peak_memory_mb() -> float | None:

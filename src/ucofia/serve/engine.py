@@ -211,7 +211,7 @@ class Engine:
         return hits
 
     def _best_texts(self) -> list[tuple[str, Hit]]:
-        bank = self.handle.bank()
+        bank = self.snapshot.bank
         if bank is None or not bank.is_solved or not len(self.snapshot.collection):
             return []
         order = np.argsort(-bank.best, kind="stable")
@@ -253,7 +253,7 @@ class Engine:
         return encode_segments.features(self.index.model, clips)
 
     def _bank(self) -> list[str]:
-        bank = self.handle.bank()
+        bank = self.snapshot.bank
         if bank is None:
             raise SettingError("text", [], "this index has no bank; give texts to choose from")
         return list(bank.texts)

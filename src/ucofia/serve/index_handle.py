@@ -17,8 +17,6 @@ from ucofia.errors import (
     NoIndexError,
     RefusedError,
 )
-from ucofia.index.calibration import bank as banks
-from ucofia.index.calibration.bank import Bank
 from ucofia.index.index import Index
 from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.results.explain import Explanation
@@ -90,11 +88,6 @@ class IndexHandle:
         """Explain the score of a segment of a version; reads its row under the lock."""
         with self._lock:
             return view.snapshot.explain(text, segment)
-
-    def bank(self) -> Bank | None:
-        """The texts that the index is balanced against, and how well each fits something here."""
-        with self._lock:
-            return banks.read(self.refresh().snapshot.store)
 
     def info(self) -> dict[str, Any]:
         """Say what the newest version holds; what is costly to count, only now and then."""

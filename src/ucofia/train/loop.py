@@ -95,9 +95,10 @@ def train(
             raise SettingError(
                 "split", split.name, "it has no texts, and a training needs all three"
             )
+    about = describe_run(model, data, settings)
     with folder.locked() if world.is_first else nullcontext():
         if world.is_first:
-            folder.open(describe_run(model, data, settings))
+            folder.open(about)
         world.wait()
         if (known := folder.result()) is not None:
             return known
@@ -109,7 +110,7 @@ def train(
         broadcast_weights(model, world)
         told = list(trackers)
         if world.is_first:
-            told += open_trackers(settings.track, out, describe_run(model, data, settings))
+            told += open_trackers(settings.track, out, about)
         run = _Run(model, data, folder, settings, world, progress, stop, told)
         try:
             run.resume()

@@ -21,6 +21,7 @@ from ucofia.config import model_config, to_dict, train_config
 from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
+from ucofia.evaluate.matrix_report import NormalisationName
 from ucofia.provenance import commit, versions
 from ucofia.research.ablate.rows import FULL, Setup, Training
 from ucofia.train.loop import train
@@ -29,7 +30,7 @@ from ucofia.types import Progress
 
 Named = tuple[str, int]  # a training and its seed
 
-NORMALISE = ("none", "sinkhorn", "dual-softmax")
+NORMALISE: tuple[NormalisationName, ...] = ("none", "sinkhorn", "dual-softmax")
 SAVE_STEPS = 25
 
 
