@@ -90,6 +90,10 @@ class Model(nn.Module):
         """Identify settings and weights; two models with the same one give the same features.
 
         But for rounding: an index may hold frames that different devices encoded.
+
+        Example:
+            >>> model.fingerprint() == model.fingerprint(), len(model.fingerprint())
+            (True, 16)
         """
         settings = to_dict(self.config)
         # Settings that came later than some indexes: where they are not used, nothing changes.

@@ -227,14 +227,14 @@ def encode_part(
             failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
             continue
         clip = clip_of(result)
-        stored = frame_tokens(model, np.stack(list(clip.crops)))
+        stored = tokens_of_crops(model, np.stack(list(clip.crops)))
         shard.add(video, [stored.tobytes()], clip.seconds)
     shard.flush()
     return failed
 
 
 @torch.inference_mode()
-def frame_tokens(model: Model, crops: Frames) -> Frames:
+def tokens_of_crops(model: Model, crops: Frames) -> Frames:
     """Encode the crops of one video, uint8 [f 3 h x], to float16 [f n d]."""
     found = [model.vision_tokens(torch.from_numpy(crop[None])) for crop in crops]
     tokens = torch.cat(found).half()
@@ -248,7 +248,7 @@ def _prepared(folder: Path, model: Model, settings: TokenSettings) -> TokenSetti
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SETTINGS).exists():
         blank = np.zeros((1, 3, settings.size, settings.size), dtype=np.uint8)
-        _, tokens, width = frame_tokens(model, blank).shape
+        _, tokens, width = tokens_of_crops(model, blank).shape
         stored = {
             "format": TOKEN_CACHE_FORMAT,
             **asdict(settings),

@@ -436,6 +436,12 @@ class Index(Queries):
     def require_model(self, name: str) -> None:
         """Make sure that the index belongs to the model of this name or folder.
 
+        Args:
+            name: As `ucofia.load` takes it.
+
+        Raises:
+            ModelMismatchError: Another model filled the index.
+
         Example:
             >>> index.require_model(index.settings.model)
         """

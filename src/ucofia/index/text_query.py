@@ -93,7 +93,20 @@ class TextQuery:
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery":
-        """Read a text; "no", "without" and "but not" begin what is unwanted."""
+        """Read a text; "no", "without" and "but not" begin what is unwanted.
+
+        Args:
+            text: As people write it; what stands in double quotes is taken as it stands.
+
+        Raises:
+            SettingError: It is not valid Unicode.
+
+        Example:
+            >>> TextQuery.parse("a street, no cars").unwanted
+            ('cars',)
+            >>> TextQuery.parse('"a street, no cars"').is_plain
+            True
+        """
         quoted = _QUOTED.findall(text)
         held = {_HELD + at: words for at, words in enumerate(quoted)}
         marks = iter(held)
@@ -112,7 +125,17 @@ class TextQuery:
     def of(
         cls, text: "str | TextQuery", wanted: Sequence[str] = (), unwanted: Sequence[str] = ()
     ) -> "TextQuery":
-        """Read a text, and combine it with others."""
+        """Read a text, and combine it with others.
+
+        Args:
+            text: Read by `parse`, or a query already.
+            wanted: Texts that must fit as well, each taken as it stands.
+            unwanted: Texts that must not fit, each taken as it stands.
+
+        Example:
+            >>> str(TextQuery.of("a beach", ["a sunset"], ["people"]))
+            'a beach + a sunset, without people'
+        """
         first = text if isinstance(text, TextQuery) else cls.parse(text)
         both = (*first.wanted, *_each(wanted)), (*first.unwanted, *_each(unwanted))
         return cls(*(tuple(dict.fromkeys(texts)) for texts in both))

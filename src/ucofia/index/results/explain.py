@@ -91,7 +91,13 @@ class Explanation:
     thumbnails: tuple[bytes, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, without the thumbnails of the frames."""
+        """Return plain JSON values, without the thumbnails of the frames.
+
+        Example:
+            >>> why = index.search("red", top=1)[0].explain().to_dict()
+            >>> why["text"], [level["name"] for level in why["levels"]]
+            ('red', ['video', 'frame', 'patch'])
+        """
         values = asdict(self)
         del values["thumbnails"]
         for part, level in zip(values["levels"], self.levels, strict=True):
@@ -99,7 +105,22 @@ class Explanation:
         return values
 
     def save(self, path: Path | str) -> Path:
-        """Write a picture (.png, .jpg), or the numbers (.json); until then the old file stays."""
+        """Write a picture of the explanation, or its numbers.
+
+        Args:
+            path: Ends in .png or .jpg for a picture, in .json for what `to_dict` gives. A file
+                that is there stays as it is until the new one is complete.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            FileWriteError: It could not be written.
+
+        Example:
+            >>> index.search("red", top=1)[0].explain().save("why.png").name
+            'why.png'
+        """
         path = Path(path)
         if path.suffix.lower() == ".json":
             values = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
