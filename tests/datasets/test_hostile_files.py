@@ -106,6 +106,13 @@ def test_no_annotation_file_gives_a_traceback(name: str, tmp_path: Path) -> None
             open_data(name, tmp_path)
 
 
+@pytest.mark.parametrize("text", ["v" * 200_000, "path,caption\na.mp4," + "x" * 200_000])
+def test_an_endless_field_of_a_table_is_a_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text(text)
+    with pytest.raises(AnnotationError, match="not CSV"):
+        open_data("folder", tmp_path)
+
+
 def npz(path: Path, content: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("scores.npy", content)

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ def read_list(path: Path) -> list[str]:
 def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Read a CSV file with a header as (line number, row); `needs` are columns it must have."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    columns = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = columns
+    with _as_csv(path, reader):
+        columns = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = columns
     for name in columns:
         if name and columns.count(name) > 1:
             raise AnnotationError(
@@ -115,21 +117,23 @@ def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str,
             raise AnnotationError(
                 f"{path}, line 1", f"there is no column {name!r} among {', '.join(columns)}"
             )
-    rows = []
-    for row in _readable(path, reader):
+    with _as_csv(path, reader):
+        found = [(reader.line_num, row) for row in reader]
+    for number, row in found:
         if None in row or None in row.values():
             raise AnnotationError(
-                f"{path}, line {reader.line_num}",
+                f"{path}, line {number}",
                 f"this row has another number of fields than the header ({len(columns)})",
                 "put fields that contain a comma or a quote into double quotes",
             )
-        rows.append((reader.line_num, row))
-    return rows
+    return found
 
 
-def _readable(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]]:
+@contextmanager
+def _as_csv(path: Path, reader: "csv.DictReader[str]") -> Iterator[None]:
+    """Say where a file is no CSV: in its header or in a row."""
     try:
-        yield from reader
+        yield
     except csv.Error as error:
         where = f"{path}, line {reader.line_num + 1}"
         raise AnnotationError(where, f"this is not CSV ({error})") from error
