@@ -41,7 +41,7 @@ from ucofia.evaluate import benchmark as evaluation
 from ucofia.evaluate import report
 from ucofia.model import Model
 from ucofia.presets import FRAME, UCOFIA, VIDEO
-from ucofia.provenance import commit, versions
+from ucofia.provenance import git_commit, versions
 from ucofia.train.build_model import without_patches
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainData, TrainSettings
@@ -171,7 +171,7 @@ def evaluate(folder: Path, tower: Tower, data: TrainData) -> None:
     )
     named = {"name": "MSVD, VGG-16 features", "fingerprint": model.fingerprint()}
     named["chosen_by"] = report.checkpoint_rule(str(folder))
-    about = {"versions": versions(), "commit": commit(), "seed": 0}
+    about = {"versions": versions(), "commit": git_commit(), "seed": 0}
     report.write(found, report.document(found, model=named, about=about), folder / "eval")
     print(f"\n{(folder / 'eval' / 'result.md').read_text()}")
 

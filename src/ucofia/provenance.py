@@ -19,7 +19,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str | None:
+def git_commit() -> str | None:
     """Return the commit of the source this package runs from, if it is a checkout.
 
     A name that ends in `-dirty` says that files differed from that commit.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fakes import clip, colour_model
 
-from ucofia.cluster.parts import Part, Work, encode_part
+from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.journal import Journal, commit_entries, recover
@@ -31,9 +31,9 @@ def same_rows(one: Index, other: Index) -> None:
     }
 
 
-def whole(index: Index, folder: Path) -> Part:
+def whole(index: Index, folder: Path) -> IngestPart:
     known, _ = fragments.files_in(index.path)
-    return Part(tuple(find([folder])), tuple(known.values()))
+    return IngestPart(tuple(find([folder])), tuple(known.values()))
 
 
 def test_a_part_has_the_rows_of_one_machine(tmp_path: Path, videos: Path) -> None:

@@ -113,9 +113,9 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_tokens(
     words = ["data", "tokens", "folder", "--data", str(videos[0].path.parent), "--frames", "3"]
     words += ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "tokens")]
     slow = "import ucofia.datasets.token_cache as t, time, sys; t.VIDEOS_PER_CHUNK = 1\n"
-    slow += "was = t.encode_part\n"
+    slow += "was = t.encode_chunk\n"
     slow += "def slower(*a):\n    time.sleep(0.5)\n    return was(*a)\n"
-    slow += "t.encode_part = slower\nfrom ucofia.cli import main; sys.exit(main(sys.argv[1:]))"
+    slow += "t.encode_chunk = slower\nfrom ucofia.cli import main; sys.exit(main(sys.argv[1:]))"
     with subprocess.Popen([sys.executable, "-c", slow, *words]) as process:
         while process.poll() is None and not list(tmp_path.glob("tokens/shard-*.jsonl")):
             time.sleep(0.05)

@@ -24,7 +24,7 @@ data = typer.Typer(
 app.add_typer(data, name="data")
 
 _EXAMPLES = 5
-Name = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")]
+DatasetArgument = Annotated[str, typer.Argument(help="A data set: see `ucofia data list`.")]
 QualityOption = Annotated[
     int | None, typer.Option(help="JPEG quality; lossless without it.", min=1, max=100)
 ]
@@ -52,7 +52,7 @@ def list_data(json: JsonOption = False) -> int:
 
 @data.command()
 def check(
-    name: Name,
+    name: DatasetArgument,
     data: DataOption = None,
     decode: Annotated[bool, typer.Option(help="Open every video, not only look for it.")] = True,
     workers: Workers = os.cpu_count() or 1,
@@ -83,7 +83,7 @@ def check(
 
 @data.command()
 def cache(
-    name: Name,
+    name: DatasetArgument,
     out: Annotated[Path, typer.Option(help="Folder of the cache; an existing one is completed.")],
     data: DataOption = None,
     frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
@@ -111,7 +111,7 @@ def cache(
 
 @data.command()
 def tokens(
-    name: Name,
+    name: DatasetArgument,
     model: ModelOption,
     out: Annotated[Path, typer.Option(help="Folder of the cache; an existing one is completed.")],
     data: DataOption = None,

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from ucofia.model import Model
     from ucofia.types import Progress
 
-BankOption = Annotated[
+BankSplitOption = Annotated[
     Literal["train", "val", "test", "none"],
     typer.Option(help="Split whose texts and videos normalise."),
 ]
-OutOption = Annotated[
+ResultFolderOption = Annotated[
     Path | None, typer.Option(help="Folder for the result. Default: in the run folder.")
 ]
-BatchOption = Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)]
+VideoBatchOption = Annotated[int, typer.Option(help="Videos encoded at a time.", min=1)]
 
 
 @app.command(name="eval")
@@ -49,12 +49,12 @@ def evaluate(
     model: ModelOption,
     data: DataOption = None,
     split: SplitOption = "test",
-    bank: BankOption = "train",
+    bank: BankSplitOption = "train",
     bank_limit: BankLimitOption = None,
-    out: OutOption = None,
+    out: ResultFolderOption = None,
     cache: CacheOption = None,
     tokens: TokensOption = None,
-    batch: BatchOption = 32,
+    batch: VideoBatchOption = 32,
     workers: WorkersOption = 0,
     cluster: ClusterOption = None,
     device: DeviceOption = "cpu",
@@ -110,12 +110,12 @@ def _report(
 ) -> None:
     """Write the result, with everything one must know to believe it, and print it."""
     from ucofia.evaluate import report
-    from ucofia.provenance import commit, versions
+    from ucofia.provenance import git_commit, versions
     from ucofia.research import figures
 
     rule = report.checkpoint_rule(name)
     named = {"name": name, "fingerprint": model.fingerprint(), "chosen_by": rule}
-    about = {"versions": versions(), "commit": commit()}
+    about = {"versions": versions(), "commit": git_commit()}
     result = report.document(found, model=named, about=about)
     if out is not None:
         report.write(found, result, out)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ucofia.evaluate.benchmark import Evaluation
     from ucofia.model import Model
 
-Name = Literal["frame-weights", "retrieved", "levels"]
+FigureName = Literal["frame-weights", "retrieved", "levels"]
 
 
 @app.command()
 def figure(
-    name: Annotated[Name, typer.Argument(help="Which picture.")],
+    name: Annotated[FigureName, typer.Argument(help="Which picture.")],
     model: ModelOption,
     dataset: Annotated[
         str | None,
@@ -91,7 +91,9 @@ def _trained_on(model: str) -> str:
     return str(named)
 
 
-def _drawn(name: Name, model: "Model", found: "Evaluation", frames: "FrameSource") -> "Figure":
+def _drawn(
+    name: FigureName, model: "Model", found: "Evaluation", frames: "FrameSource"
+) -> "Figure":
     from ucofia.research import figures
 
     if name == "retrieved":

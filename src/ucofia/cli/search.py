@@ -97,7 +97,7 @@ def search(
     texts = _texts(text, queries, also or without)
     asked = [_question(one, also or [], without or []) for one in texts]
     _require_kind(explain)
-    filters = filters_of(under, min_seconds, max_seconds, since)
+    filters = filters_from_options(under, min_seconds, max_seconds, since)
     opened = Index.open(index_here(index), device=device)
     newest = opened.newest()
 
@@ -172,7 +172,7 @@ def similar(
     """
     from ucofia.index.index import Index
 
-    filters = filters_of(under, min_seconds, max_seconds, since)
+    filters = filters_from_options(under, min_seconds, max_seconds, since)
     newest = Index.open(index_here(index), device=device).newest()
 
     def ask(some: "Sequence[Path]", count: int) -> "list[list[Hit]]":
@@ -265,7 +265,7 @@ def _names(found: "Sequence[DistinctHit]") -> str:
     return ", ".join([*names, "…"] if len(found) > NAMED else names)
 
 
-def filters_of(
+def filters_from_options(
     under: list[Path] | None,
     min_seconds: float | None,
     max_seconds: float | None,

@@ -23,7 +23,7 @@ from ucofia.index.calibration.balance import (
     Kinds,
     Nulls,
     Solved,
-    extend,
+    extend_bank,
     joined,
     nulls,
     scored,
@@ -79,7 +79,7 @@ class BankActor:
     def extend(self, shard: Shard, potentials: Mapping[str, Array]) -> Solved:
         """Balance segments against the texts of a solved bank."""
         collection = open_collection(shard)
-        return extend(self._model, self._texts, self._kinds, collection, potentials, None)
+        return extend_bank(self._model, self._texts, self._kinds, collection, potentials, None)
 
     def begin(self, level: str) -> Array:
         """The logarithm of what each text holds of the segments before anything is balanced."""

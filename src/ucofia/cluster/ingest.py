@@ -21,7 +21,7 @@ import torch
 from ucofia.cluster import connect, sources
 from ucofia.cluster.balance import solve_on_cluster
 from ucofia.cluster.connect import Died, Pool
-from ucofia.cluster.parts import Done, Part, Work, encode_part, join, parts_of
+from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexWriteError
 from ucofia.index import failures
 from ucofia.index.calibration import bank as banks
@@ -70,7 +70,7 @@ class EncoderActor:
         """Answer once the model is here."""
         return True
 
-    def run(self, part: Part) -> Done:
+    def run(self, part: IngestPart) -> Done:
         """Work on one part."""
         return encode_part(self._work, self._model, part)
 
@@ -151,7 +151,7 @@ class _Run:
             parts.rotate(random.randrange(len(parts)))
         there = ray.put(model.to("cpu"))
         actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(EncoderActor)
-        pool: Pool[Part] = Pool(
+        pool: Pool[IngestPart] = Pool(
             lambda: actor.remote(work, there, "cuda" if gpus else options.device),
             min(count, len(parts)),
         )
@@ -196,7 +196,7 @@ class _Run:
             return False
         return True
 
-    def _still(self, part: Part) -> Part | None:
+    def _still(self, part: IngestPart) -> IngestPart | None:
         """Leave out what another run has added since this one began."""
         if time.monotonic() - self._looked_at > COMMIT_SECONDS:
             # `seen` stays: parts that were given out before must still be compared with these.
@@ -208,20 +208,20 @@ class _Run:
         self._done += len(part.files) - len(left)
         return replace(part, files=left) if left else None
 
-    def _take(self, part: Part, done: Done) -> None:
+    def _take(self, part: IngestPart, done: Done) -> None:
         hidden = [path for path in done.unseen if os.path.lexists(path)]
         if hidden:
             problem = f"a worker cannot see {hidden[0]}, which is here"
             raise ClusterError("the cluster", problem, "put videos on a disk that all share")
         self.journal.write(done.entry)
         self._waiting.append(done.entry)
-        join(self.report, done.report)
+        join_reports(self.report, done.report)
         self._done += len(part.files)
         self._say()
         if time.monotonic() - self._committed_at > COMMIT_SECONDS:
             self._commit()
 
-    def _again(self, part: Part, queue: "deque[Part]", deaths: dict[str, int]) -> None:
+    def _again(self, part: IngestPart, queue: "deque[IngestPart]", deaths: dict[str, int]) -> None:
         deaths[part.key] = count = deaths.get(part.key, 0) + 1
         if count < MOST_DEATHS_PER_PART:
             queue.append(part)
@@ -232,7 +232,7 @@ class _Run:
         else:
             self._give_up(part)
 
-    def _give_up(self, part: Part) -> None:
+    def _give_up(self, part: IngestPart) -> None:
         (file,) = part.files
         reason = f"{MOST_DEATHS_PER_PART} workers died while they worked on it"
         failure = KnownFailure.of(file, DecoderDiedError(file.path, reason))

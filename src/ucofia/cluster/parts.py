@@ -33,7 +33,7 @@ PARTS_PER_ACTOR = 8  # so that none waits long for the last
 
 
 @dataclass(frozen=True)
-class Part:
+class IngestPart:
     """Some videos, and what the index knows that could be the same content."""
 
     files: tuple[FoundFile, ...]
@@ -45,7 +45,7 @@ class Part:
         text = "\0".join(f"{f.path}\0{f.size_bytes}\0{f.mtime_ns}" for f in self.files)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
-    def halves(self) -> list["Part"]:
+    def halves(self) -> list["IngestPart"]:
         """Cut it in two; one file stays one part."""
         middle = (len(self.files) + 1) // 2
         both = (self.files[:middle], self.files[middle:])
@@ -75,7 +75,7 @@ class Done:
 
 def parts_of(
     files: Sequence[FoundFile], known: dict[str, FileIdentity], *, actors: int
-) -> Iterator[Part]:
+) -> Iterator[IngestPart]:
     """Cut files into parts of some size, in order."""
     most = max(1, min(FILES_PER_PART, -(-len(files) // (actors * PARTS_PER_ACTOR))))
     by_size: dict[int, list[FileIdentity]] = {}
@@ -97,15 +97,15 @@ def _part(
     files: Sequence[FoundFile],
     known: dict[str, FileIdentity],
     by_size: dict[int, list[FileIdentity]],
-) -> Part:
+) -> IngestPart:
     same = {identity.path: identity for f in files for identity in by_size.get(f.size_bytes, ())}
     # Whether an object that has another name is still there is nobody's to ask; encode it anew.
     same = {path: identity for path, identity in same.items() if not is_remote(path)}
     own = {f.path: known[f.path] for f in files if f.path in known}
-    return Part(tuple(files), tuple({**same, **own}.values()))
+    return IngestPart(tuple(files), tuple({**same, **own}.values()))
 
 
-def encode_part(work: Work, model: Model, part: Part) -> Done:
+def encode_part(work: Work, model: Model, part: IngestPart) -> Done:
     """Decode and encode the videos of a part, and write their rows as data files."""
     index = Store.open(work.index)
     store = PartStore(index, part.known)
@@ -133,7 +133,7 @@ def encode_part(work: Work, model: Model, part: Part) -> Done:
                 retry=work.retry,
             )
             store.rename(some)
-            join(report, some)
+            join_reports(report, some)
     entry = store.finish(f"{part.key}-{secrets.token_hex(4)}")
     return Done(entry, report, tuple(unseen))
 
@@ -258,7 +258,7 @@ def _too_large(file: FoundFile, most_bytes: int) -> VideoLimitError:
     return VideoLimitError(file.path, reason)
 
 
-def join(total: AddReport, some: AddReport) -> None:
+def join_reports(total: AddReport, some: AddReport) -> None:
     """Add what became of some files to what became of others."""
     for name in ("added", "changed", "moved", "unchanged", "segments"):
         setattr(total, name, getattr(total, name) + getattr(some, name))

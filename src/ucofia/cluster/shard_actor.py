@@ -61,7 +61,7 @@ class Shard:
     def key(self) -> str:
         """Name what is opened for it: of an object store the same for many versions."""
         version = "" if is_remote(self.index) else str(self.version)
-        return digest([self.digest, version, *map(str, self.fragments)])
+        return digest_of_names([self.digest, version, *map(str, self.fragments)])
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,12 @@ def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | No
 
 def digest_of(segments: Sequence[SegmentInfo]) -> str:
     """Name some segments and what they hold, in their order."""
-    return digest([*values_of(segments, "id"), *map(str, values_of(segments, "checksum"))])
+    return digest_of_names(
+        [*values_of(segments, "id"), *map(str, values_of(segments, "checksum"))]
+    )
 
 
-def digest(names: Iterable[str]) -> str:
+def digest_of_names(names: Iterable[str]) -> str:
     """Hash some names, in their order."""
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
 

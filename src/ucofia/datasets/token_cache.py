@@ -196,7 +196,7 @@ def fill_tokens(
     results: Iterator[tuple[Sequence[VideoItem], list[CacheFailure]]]
     try:
         if workers == 1:
-            results = ((part, encode_part(model, part, folder, settings)) for part in parts)
+            results = ((part, encode_chunk(model, part, folder, settings)) for part in parts)
         else:
             del model
             start = (load, threads, niceness)
@@ -213,7 +213,7 @@ def fill_tokens(
     return CacheReport(done - len(failed), len(videos) - len(wanted), tuple(failed), ())
 
 
-def encode_part(
+def encode_chunk(
     model: Model,
     videos: Sequence[VideoItem],
     folder: Path,
@@ -297,7 +297,7 @@ def _end_with_parent() -> None:
 
 
 def _encode_with_loaded(part: Sequence[VideoItem], *rest: Any) -> list[CacheFailure]:
-    return encode_part(_LOADED["model"], part, *rest)
+    return encode_chunk(_LOADED["model"], part, *rest)
 
 
 def _in_processes(

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 access = logging.getLogger("ucofia.access")
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 
 
 class Metrics:
@@ -46,7 +46,7 @@ class Metrics:
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
-        known = method if method in METHODS else "other"
+        known = method if method in COUNTED_METHODS else "other"
         self._requests.labels(known, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

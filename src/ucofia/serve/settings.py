@@ -22,7 +22,7 @@ from ucofia.errors import SettingError
 from ucofia.video.limits import Limits
 
 PREFIX = "UCOFIA_SERVE_"
-CONFIG = f"{PREFIX}CONFIG"  # names the file
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"  # names the file
 
 # What one upload may cost its decoder: a query is a clip or a picture, not an archive.
 UPLOAD_LIMITS = Limits(
@@ -106,7 +106,7 @@ class ServeSettings(BaseSettings):
         Raises:
             SettingError: for an unknown name or a value that cannot work.
         """
-        named = file or os.environ.get(CONFIG)
+        named = file or os.environ.get(CONFIG_VARIABLE)
         values = _from_file(Path(named)) if named else {}
         values |= EnvSettingsSource(cls)()
         values |= {name: value for name, value in given.items() if value is not None}

@@ -33,7 +33,7 @@ from ucofia.errors import (
     UCoFiAError,
 )
 from ucofia.model import Model
-from ucofia.provenance import commit, versions
+from ucofia.provenance import git_commit, versions
 from ucofia.train import optim
 from ucofia.train.activation_checkpointing import checkpoint_blocks
 from ucofia.train.build_model import add_lora
@@ -201,7 +201,7 @@ class _Run:
             "processes": self.world.ranks,
             "seconds": round(self.seconds, 1),
             "versions": versions(),
-            "commit": commit(),
+            "commit": git_commit(),
         }
         if self.world.is_first:
             write_report(self.folder, result)

@@ -70,7 +70,7 @@ def solve_here(
     from ucofia.similarity import normalise
 
     if potentials is not None:
-        return extend(model, texts, kinds, collection, potentials, progress)
+        return extend_bank(model, texts, kinds, collection, potentials, progress)
     names, count = list(model.levels()), sum(len(some) for some in texts)
     room = scratch_array.empty((len(names), count, len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
@@ -86,7 +86,7 @@ def solve_here(
     return Solved(found, biases, *nulls(model, kinds, matrices, biases))
 
 
-def extend(
+def extend_bank(
     model: "Model",
     texts: "Sequence[TextFeatures]",
     kinds: Kinds,

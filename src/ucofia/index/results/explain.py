@@ -126,9 +126,9 @@ class Explanation:
             values = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
             content = (values + "\n").encode()
         else:
-            from ucofia.index.results.pictures import draw, encoded
+            from ucofia.index.results.pictures import draw_explanation, encoded
 
-            content = encoded(draw(self), path)
+            content = encoded(draw_explanation(self), path)
         try:
             write_atomic(path, content)
         except OSError as error:

@@ -31,7 +31,7 @@ WORD_PICTURE = 176
 SHEET_FRAME, SHEET_GAP, SHEET_LINE, SHEET_MATCH = 224, 12, 22, "#16803d"
 
 
-def draw(explanation: "Explanation") -> Image.Image:
+def draw_explanation(explanation: "Explanation") -> Image.Image:
     """Draw an explanation."""
     words = _shown_words(explanation)
     frame_size = min(186, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)

@@ -22,7 +22,7 @@ from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
 from ucofia.evaluate.matrix_report import NormalisationName
-from ucofia.provenance import commit, versions
+from ucofia.provenance import git_commit, versions
 from ucofia.research.ablate.rows import FULL, Setup, Training
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainSettings
@@ -77,7 +77,7 @@ class Job:
             if (name, seed) not in left:
                 yield name, seed, True
         # What several trainings start from is made once, before they begin.
-        for name in {digest(self.setup.made_from(known[n])): n for n, _ in left}.values():
+        for name in {recipe_digest(self.setup.made_from(known[n])): n for n, _ in left}.values():
             self.setup.model(known[name], 0)
         quiet = replace(self, setup=self.setup.quiet(), progress=None)
         for done, ((name, seed), _) in enumerate(spread(quiet.make, left), 1):
@@ -99,7 +99,9 @@ class Job:
 
     def folder(self, training: Training, seed: int) -> Path:
         """Where a training is, and its model when it has ended; another recipe, another folder."""
-        return self.work / f"{training.name}-{digest(self.recipe(training))}" / f"seed-{seed}"
+        return (
+            self.work / f"{training.name}-{recipe_digest(self.recipe(training))}" / f"seed-{seed}"
+        )
 
     def recipe(self, training: Training) -> dict[str, Any]:
         """Everything that a result depends on besides its seed and the code."""
@@ -144,7 +146,7 @@ class Job:
             "ranks": _ranks(found),
             "videos": list(found.split.truth),
             "recipe": self.recipe(training),
-            "commit": commit(),
+            "commit": git_commit(),
             "versions": versions(),
         }
         self.results.mkdir(parents=True, exist_ok=True)
@@ -192,7 +194,7 @@ def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found)))
 
 
-def digest(values: Mapping[str, Any]) -> str:
+def recipe_digest(values: Mapping[str, Any]) -> str:
     """A short name for some JSON values."""
     text = json.dumps(values, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

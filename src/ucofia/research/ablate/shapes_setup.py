@@ -15,7 +15,7 @@ from ucofia.evaluate.benchmark import Evaluation
 from ucofia.evaluate.matrix_files import mean_level
 from ucofia.model import Model
 from ucofia.research.ablate import pretraining
-from ucofia.research.ablate.job import digest
+from ucofia.research.ablate.job import recipe_digest
 from ucofia.research.ablate.rows import SHAPES_FRAMES, Training, trainings
 from ucofia.research.shapes.dataset import CAPTION_KINDS, Shapes, shapes
 from ucofia.train import tiny_towers
@@ -100,7 +100,7 @@ class ShapesSetup:
         made = self.made_from(training)
         named = {"towers": made["towers"], "pictures": made["pictures"], "data": self.data_name}
         towers = pretraining.pretrained(
-            self.work / f"towers-{digest(named)}",
+            self.work / f"towers-{recipe_digest(named)}",
             patch_pixels=training.patch_pixels,
             progress=self.progress,
         )
