@@ -53,18 +53,22 @@ def test_every_type_in_a_public_signature_is_exported() -> None:
 
 
 def types_of(value: object) -> Iterator[type]:
-    """Yield our own classes in the annotations of a function, or of a class's public members."""
+    """Yield our own classes in the annotations of a function, or of a class's public members.
+
+    Inherited members count: people call `Index.search`, wherever it is written.
+    """
     # for forward references; torch too, which some modules import only for the type checker
     exported = {name: getattr(ucofia, name) for name in ucofia.__all__} | {"torch": torch}
     members = [value]
     if isinstance(value, type):
-        members += [m for name, m in vars(value).items() if not name.startswith("_")]
+        homes = [kind for kind in value.__mro__ if kind.__module__.startswith("ucofia.")]
+        members += [m for k in homes for n, m in vars(k).items() if not n.startswith("_")]
     for member in members:
         found = member.__func__ if isinstance(member, classmethod) else member
         found = getattr(found, "fget", None) or getattr(found, "func", None) or found
         if isinstance(found, (type, FunctionType)):
-            for hint in get_type_hints(found, localns=exported).values():
-                yield from ours(hint)
+            for name, hint in get_type_hints(found, localns=exported).items():
+                yield from ours(hint) if not name.startswith("_") else ()
 
 
 def ours(hint: object) -> Iterator[type]:

@@ -17,8 +17,8 @@ from ucofia.cluster.shards import stable_cuts
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search import preview as previews
-from ucofia.index.storage.remote_vectors import RemoteArray, VectorCache
 from ucofia.index.storage.store import Store
+from ucofia.index.storage.vectors import RemoteArray, VectorCache
 
 PARTS = (400, 120, 20, 160)
 

@@ -23,7 +23,7 @@ from ucofia.index import discover, ingest
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.snapshot import preview_folder
-from ucofia.index.storage import lance_mmap, lock, store, tables
+from ucofia.index.storage import lock, store, tables, vectors
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below
 from ucofia.index.storage.lock import is_being_written, writer_lock
@@ -358,14 +358,14 @@ def test_pages_described_in_other_words_are_read_instead(
 ) -> None:
     expected = Index.open(folder, colour_model()).search("green")
     for other in ("", "FullZipLayout { bits_rep: 0, bits_def: 0, Flat", "Mini { num_items: 3 }"):
-        monkeypatch.setattr(lance_mmap, "LanceFileReader", _described(other))
+        monkeypatch.setattr(vectors, "LanceFileReader", _described(other))
         opened = Index.open(folder, colour_model())
         assert opened.search("green") == expected
 
     def changed(path: str) -> Any:
         raise AttributeError("metadata")
 
-    monkeypatch.setattr(lance_mmap, "LanceFileReader", changed)
+    monkeypatch.setattr(vectors, "LanceFileReader", changed)
     assert Index.open(folder, colour_model()).search("green") == expected
 
 

@@ -13,8 +13,8 @@ from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot, preview_texts, without
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.remote_vectors import CACHE_GB
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.vectors import CACHE_GB
 from ucofia.types import VideoFeatures
 
 

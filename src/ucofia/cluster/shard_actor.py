@@ -28,9 +28,9 @@ from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.location import is_remote
-from ucofia.index.storage.remote_vectors import CACHE_GB, VectorCache
 from ucofia.index.storage.schema import Array, SegmentInfo, values_of
 from ucofia.index.storage.store import Store
+from ucofia.index.storage.vectors import CACHE_GB, VectorCache
 from ucofia.types import VideoFeatures
 
 BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own

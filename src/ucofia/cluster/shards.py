@@ -26,9 +26,9 @@ from ucofia.index.search.scoring import Query, Ranking, Scores, top_k
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import rows_per_fragment
-from ucofia.index.storage.remote_vectors import CACHE_GB
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
+from ucofia.index.storage.vectors import CACHE_GB
 from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,9 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
-from ucofia.index.info import IndexInfo, info
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
 from ucofia.index.queries import Queries
-from ucofia.index.results import export
 from ucofia.index.search.preview import SavedPreview
 from ucofia.index.snapshot import (
     Snapshot,
@@ -391,47 +389,6 @@ class Index(Queries):
             vector_index.build(self._store)
             collection = usable_collection(self._store)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
-
-    def export(self, path: Path | str) -> int:
-        """Write all segments as a table for other programs.
-
-        Args:
-            path: Ends in .parquet (with vectors), .csv or .jsonl. A file that is there stays as it
-                is until the new one is complete.
-
-        Returns:
-            How many segments were written.
-
-        Raises:
-            FileWriteError: It could not be written.
-
-        Example:
-            >>> index.export("segments.csv")
-            3
-        """
-        self._store.refresh()
-        return self._store.with_retry(lambda: export.write_table(self._store, Path(path)))
-
-    def bank_texts(self) -> list[str]:
-        """The texts that scores are normalised against.
-
-        Example:
-            >>> index.bank_texts()[:2]
-            ['red red', 'red green']
-        """
-        bank = banks.read(self._store)
-        return list(bank.texts) if bank else []
-
-    def info(self) -> IndexInfo:
-        """Say what the index holds: counts, its model, failures, and whether it wants care.
-
-        Example:
-            >>> info = index.info()
-            >>> info.videos, info.seconds_of_video, info.failed_files
-            (3, 3.0, 0)
-        """
-        self._store.refresh()
-        return info(self._store)
 
     def require_model(self, name: str) -> None:
         """Make sure that the index belongs to the model of this name or folder.

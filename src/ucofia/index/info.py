@@ -1,4 +1,4 @@
-"""What an index holds, in numbers."""
+"""What an index holds, in numbers; without torch, so that `ucofia info` answers at once."""
 
 from dataclasses import dataclass
 from typing import Any

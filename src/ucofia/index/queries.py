@@ -1,21 +1,27 @@
-"""The queries that an index answers: search, describe, similar, explain."""
+"""What can be asked of an index: search, describe, similar, explain, info, export."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from ucofia.errors import SettingError
+from ucofia.index.calibration import bank as banks
+from ucofia.index.info import IndexInfo, info
+from ucofia.index.results import export
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search.search import TOP, Recall
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.store import Store
 from ucofia.index.text_query import Hint, TextQuery
 
 
 class Queries(ABC):
     """What can be asked of an index; every query is answered from its newest version."""
+
+    _store: Store
 
     @abstractmethod
     def newest(self) -> Snapshot:
@@ -211,3 +217,44 @@ class Queries(ABC):
             ['red']
         """
         return self.newest().explain(text, segment)
+
+    def export(self, path: Path | str) -> int:
+        """Write all segments as a table for other programs.
+
+        Args:
+            path: Ends in .parquet (with vectors), .csv or .jsonl. A file that is there stays as it
+                is until the new one is complete.
+
+        Returns:
+            How many segments were written.
+
+        Raises:
+            FileWriteError: It could not be written.
+
+        Example:
+            >>> index.export("segments.csv")
+            3
+        """
+        self._store.refresh()
+        return self._store.with_retry(lambda: export.write_table(self._store, Path(path)))
+
+    def bank_texts(self) -> list[str]:
+        """The texts that scores are normalised against.
+
+        Example:
+            >>> index.bank_texts()[:2]
+            ['red red', 'red green']
+        """
+        bank = banks.read(self._store)
+        return list(bank.texts) if bank else []
+
+    def info(self) -> IndexInfo:
+        """Say what the index holds: counts, its model, failures, and whether it wants care.
+
+        Example:
+            >>> info = index.info()
+            >>> info.videos, info.seconds_of_video, info.failed_files
+            (3, 3.0, 0)
+        """
+        self._store.refresh()
+        return info(self._store)

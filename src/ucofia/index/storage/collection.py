@@ -40,6 +40,15 @@ class Column:
         rows = len(array)
         return cls((array,), np.zeros(rows, dtype=np.int32), np.arange(rows))
 
+    @classmethod
+    def at(cls, arrays: tuple[Sequence[Array], Array], address: Array, width: int) -> "Column":
+        """View the rows at some addresses, in arrays with the addresses of their first rows."""
+        pieces, firsts = arrays
+        piece = np.searchsorted(firsts, address, side="right") - 1
+        offset = (address - firsts[piece]).astype(np.int64)
+        none = np.zeros((0, 1, width), np.float16)
+        return cls(tuple(pieces) or (none,), piece, offset)
+
     def __len__(self) -> int:
         return len(self.piece_of_row)
 

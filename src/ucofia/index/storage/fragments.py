@@ -22,10 +22,10 @@ from lance.fragment import FragmentMetadata, write_fragments
 from ucofia.errors import IndexWriteError
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.location import reading, writing
-from ucofia.index.storage.remote_vectors import VectorCache
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, table_path
+from ucofia.index.storage.vectors import VectorCache
 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values
 Lance: TypeAlias = Any  # Lance has no types
@@ -137,7 +137,8 @@ class FragmentStore(Store):
     def _fragments_seen(self) -> list[Lance]:
         return [self._segments.get_fragment(number) for number in self._fragments]
 
-    def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Any:
+    def table(self, columns: Sequence[str], *, with_row_address: bool = False) -> Any:
+        """Read some columns of the segments that are seen, in their order."""
         with reading(self.path):
             scanner = self._segments.scanner(
                 columns=list(columns),

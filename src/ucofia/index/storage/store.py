@@ -6,8 +6,8 @@
 
 Every change is one Lance commit, so a reader sees all of it or nothing, and a killed writer leaves
 at most files that no version names. Vectors are written so that their pages are plain arrays; on a
-local disk they are mapped, not read (`lance_mmap`), from an object store fetched once into files
-that are mapped (`remote_vectors`). Readers never wait. Writers of a local index hold its lock;
+local disk they are mapped, not read, from an object store fetched once into files that are mapped
+(`vectors`). Readers never wait. Writers of a local index hold its lock;
 where there is none, their commits may conflict and are then tried again, rows of the same id are
 one row whoever wrote them, and nothing is deleted that no version names.
 """
@@ -33,12 +33,11 @@ from ucofia.errors import (
     IndexWriteError,
     NoIndexError,
 )
-from ucofia.index.storage import lance_mmap, location, remote_vectors
+from ucofia.index.storage import location
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import reading, writing
 from ucofia.index.storage.lock import creating
-from ucofia.index.storage.remote_vectors import VectorCache
 from ucofia.index.storage.schema import (
     Array,
     FileIdentity,
@@ -64,6 +63,7 @@ from ucofia.index.storage.tables import (
     with_checksums,
     write_lance,
 )
+from ucofia.index.storage.vectors import VectorCache, local_arrays, remote_arrays
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ class Store:
     def files(self) -> dict[str, StoredFile]:
         """List the files of the index by path."""
         columns = ["path", "size_bytes", "mtime_ns", "content_hash"]
-        table = self._read(columns).group_by(columns).aggregate([("path", "count")])
+        table = self.table(columns).group_by(columns).aggregate([("path", "count")])
         values = (table.column(name).to_pylist() for name in (*columns, "path_count"))
         found: dict[str, StoredFile] = {}
         for path, size, mtime, digest, rows in zip(*values, strict=True):
@@ -204,16 +204,12 @@ class Store:
 
     def infos(self) -> list[SegmentInfo]:
         """List what is known about every segment besides its vectors."""
-        return arrow.infos_of(self.with_retry(lambda: self._read(list(arrow.LIGHT))))
+        return arrow.infos_of(self.with_retry(lambda: self.table(list(arrow.LIGHT))))
 
     @property
     def schema(self) -> Any:
         """Columns of the segments, as Arrow names them."""
         return self._segments.schema
-
-    def table(self, columns: Sequence[str]) -> Table:
-        """Read some light columns of all segments."""
-        return self._read(columns)
 
     def batches(self) -> Iterator[Any]:
         """Read all columns, a few rows at a time."""
@@ -306,14 +302,12 @@ class Store:
             for column in ("path", "id"):
                 if column not in known:
                     self._segments.create_scalar_index(column, "BTREE")
-            if self._unindexed_rows() >= INDEXED_FROM:
+            unindexed = self._segments.stats.index_stats("path_idx")["num_unindexed_rows"]
+            if unindexed >= INDEXED_FROM:
                 self._segments.optimize.optimize_indices()
 
         self._committed(commit)
         self.refresh()
-
-    def _unindexed_rows(self) -> int:
-        return int(self._segments.stats.index_stats("path_idx")["num_unindexed_rows"])
 
     def compact(self, *, is_locked: bool) -> None:
         """Join small files, drop deleted rows, and delete what no version needs any more.
@@ -406,7 +400,7 @@ class Store:
 
     def collection(self) -> Collection:
         """View all segments, their vectors mapped where that is possible; without biases."""
-        light = self._read(list(arrow.LIGHT), with_row_address=True)
+        light = self.table(list(arrow.LIGHT), with_row_address=True)
         address = light.column("_rowaddr").to_numpy().astype(np.uint64)
         voting = light.column("voting_frames").to_numpy()
         per_frame, width = self.settings.tokens_per_frame, self.settings.width
@@ -429,25 +423,20 @@ class Store:
 
     def _column(self, name: str, address: Array, width: int) -> Column:
         with reading(self.path):
-            where = (self._segments, self._fragments_seen(), table_path(self.path))
-            mapped = (
-                remote_vectors.arrays(*where, name, width, self._vectors)
-                if self.is_remote
-                else lance_mmap.mapped(*where, name, width)
-            )
-            if mapped is None:
-                flat = arrow.matrix(self._read([name]), name, np.dtype(np.float16))
-                return Column.of(flat.reshape(len(address), -1, width))
-        pieces, first_address = mapped
-        piece = np.searchsorted(first_address, address, side="right") - 1
-        offset = (address - first_address[piece]).astype(np.int64)
-        none = np.zeros((0, 1, width), np.float16)
-        return Column(tuple(pieces) or (none,), piece, offset)
+            where = (self._segments, self._fragments_seen(), table_path(self.path), name, width)
+            if self.is_remote:
+                return Column.at(remote_arrays(*where, self._vectors), address, width)
+            mapped = local_arrays(*where)
+            if mapped is not None:
+                return Column.at(mapped, address, width)
+            flat = arrow.matrix(self.table([name]), name, np.dtype(np.float16))
+            return Column.of(flat.reshape(len(address), -1, width))
 
     def _fragments_seen(self) -> Sequence[Any]:
         return self._segments.get_fragments()  # type: ignore[no-any-return]
 
-    def _read(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
+    def table(self, columns: Sequence[str], *, with_row_address: bool = False) -> Table:
+        """Read some columns of all segments, in their order."""
         with reading(self.path):
             return self._segments.to_table(
                 columns=list(columns), with_row_address=with_row_address, scan_in_order=True

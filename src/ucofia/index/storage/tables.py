@@ -14,7 +14,7 @@ from ucofia.index.storage.schema import Table
 
 SEGMENTS = "segments"
 KEYS = {SEGMENTS: "id", "failed": "path", "bias": "id"}  # what no two rows of a table share
-# Pinned: `lance_mmap` relies on how this version lays out plain vectors.
+# Pinned: `vectors` relies on how this version lays out plain vectors.
 STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
 

@@ -1,11 +1,18 @@
-"""Vectors of an index in an object store: fetched into files that are mapped, within a bound.
+"""Vectors of a Lance table as mapped arrays: local files as they lie, remote ones as copies.
 
-A data file of Lance never changes and its name is never used again, so what was fetched of it
-serves every version that names it. What does not fit stays where it is, and its rows are fetched
-when they are read: slower, and the same vectors.
+On a local disk the pages of a column are mapped where they are. That relies on how the storage
+version that `tables` pins lays out plain vectors, and on the words with which Lance describes
+that; where a page is laid out or described in another way, the column is read through Lance
+instead: slower to open, and the same vectors.
+
+From an object store they are fetched into files that are mapped, within a bound. A data file of
+Lance never changes and its name is never used again, so what was fetched of it serves every
+version that names it. What does not fit stays where it is, and its rows are fetched when read.
 """
 
 import logging
+import os
+import re
 import tempfile
 import threading
 from collections import OrderedDict
@@ -27,6 +34,7 @@ logger = logging.getLogger(__name__)
 CACHE_GB = 50.0
 FETCHED_AT_ONCE = 256  # rows
 RECENT_BYTES = 256_000_000  # of rows that are not in the cache: the hits of the last searches
+_ROWS = re.compile(r"\bnum_items: (\d+)")
 
 
 class _NoCopyError(Exception):
@@ -209,10 +217,10 @@ class VectorCache:
         return True
 
 
-def arrays(
+def remote_arrays(
     segments: Any, fragments: Sequence[Any], table: str, name: str, width: int, cache: VectorCache
 ) -> tuple[list[Any], Array]:
-    """A column of some fragments: arrays, and the address of each one's first row."""
+    """A column in an object store: arrays, and the address of each one's first row."""
     field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
     units = segments.schema.field(name).type.list_size // width
     pieces: list[Any] = []
@@ -224,3 +232,52 @@ def arrays(
         pieces.append(cache.array(remote))
         firsts.append(fragment.fragment_id << 32)
     return pieces, np.array(firsts, dtype=np.uint64)
+
+
+def local_arrays(
+    segments: Any, fragments: Sequence[Any], folder: str, name: str, width: int
+) -> tuple[list[Array], Array] | None:
+    """A column on a local disk: mapped pages, and the address of each one's first row.
+
+    None where the pages are not the plain arrays that were expected.
+    """
+    try:
+        return _map_pages(segments, fragments, folder, name, width)
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        # Lance's descriptions are no promise of its; another version may word them differently.
+        logger.info("column %s of %s is read, not mapped: %r", name, folder, error)
+        return None
+
+
+def _map_pages(
+    segments: Any, fragments: Sequence[Any], folder: str, name: str, width: int
+) -> tuple[list[Array], Array]:
+    field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
+    pieces: list[Array] = []
+    firsts: list[int] = []
+    for fragment in fragments:
+        file = next(file for file in fragment.data_files() if field in file.fields)
+        path = os.path.join(folder, "data", file.path)
+        at = file.column_indices[file.fields.index(field)]
+        # Copy on write: nothing here writes, but torch warns of arrays it may not change.
+        memory = np.memmap(path, dtype=np.uint8, mode="c")
+        row = 0
+        for page in LanceFileReader(path).metadata().columns[at].pages:
+            rows = _rows(page.encoding)
+            buffer = page.buffers[0]
+            if not rows or buffer.size % (2 * rows * width):
+                raise ValueError(f"a page of {buffer.size} bytes with {rows} rows")
+            raw = memory[buffer.position : buffer.position + buffer.size]
+            pieces.append(raw.view(np.float16).reshape(rows, -1, width))
+            firsts.append((fragment.fragment_id << 32) + row)
+            row += rows
+        if row != fragment.physical_rows:
+            raise ValueError(f"pages of {row} rows in a file of {fragment.physical_rows}")
+    return pieces, np.array(firsts, dtype=np.uint64)
+
+
+def _rows(encoding: str) -> int:
+    """Count the rows of a page that is a plain array; 0 for any other."""
+    plain = "FullZipLayout" in encoding and "bits_rep: 0" in encoding and "bits_def: 0" in encoding
+    found = _ROWS.search(encoding)
+    return int(found.group(1)) if found and plain and "Flat" in encoding else 0
