@@ -364,6 +364,26 @@ def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path
     assert left.verify() == []
 
 
+def test_watching_waits_for_a_folder_that_is_away(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "videos"
+    clip(folder / "red.mp4", ["red"], seconds_each=0.5)
+    clip(tmp_path / "away" / "blue.mp4", ["blue"], seconds_each=0.5)
+    words = ("index", folder, tmp_path / "away", "--model", model, "--watch", "--every", 0.05)
+    watching = command(tmp_path / "index", *words)
+    assert watching.stdout is not None and watching.stderr is not None
+    assert watching.stdout.readline() == "2 added\n"
+    folder.rename(tmp_path / "unplugged")
+    said = iter(watching.stderr.readline, "")
+    assert any("there is no such file or folder" in line for line in said)
+    assert next(said) == "looking again until this is mended\n"
+    clip(tmp_path / "unplugged" / "green.mp4", ["green"], seconds_each=0.5)
+    (tmp_path / "unplugged").rename(folder)
+    assert watching.stdout.readline() == "1 added, 2 unchanged\n"
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    assert watching.returncode == 130
+
+
 def test_bench_measures_every_part(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--model", str(model), "--repeats", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -1,7 +1,9 @@
 """Verbs that make and maintain an index: index, info, remove, verify, compact, export."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +24,7 @@ from ucofia.cli.console import (
 )
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption, JsonOption, TopOption
 from ucofia.cli.setup import require_starter
+from ucofia.errors import IndexWriteError, UnreachableIndexError, UnreadableVideoError
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -101,36 +104,37 @@ def index_command(
     remember_index(where, index)
     if texts is not None:
         opened.set_bank(texts)
-    last = None
-    while True:
-        with progress_bar(quiet=json) as progress:
-            # One costly failure per run is enough: a file that hangs stays a file that hangs.
-            if cluster is None:
-                report = opened.add(
-                    paths, prune=prune, workers=workers, retry=last is None, progress=progress
-                )
-            else:
-                from ucofia.cluster.ingest import ClusterOptions, add
+    add: Callable[..., AddReport] = partial(opened.add, prune=prune, workers=workers)
+    if cluster is not None:
+        from ucofia.cluster import ingest
 
-                options = ClusterOptions(
-                    address=cluster,
-                    workers=workers or 1,
-                    device=device,
-                    scratch_bytes=int(scratch_gb * (1 << 30)),
-                )
-                report = add(
-                    opened,
-                    paths,
-                    options,
-                    prune=bool(prune),
-                    retry=last is None,
-                    progress=progress,
-                )
-        if last is None or _is_news(report, last):
-            show_json(report) if json else _tell(report, opened)
+        options = ingest.ClusterOptions(
+            address=cluster,
+            workers=workers or 1,
+            device=device,
+            scratch_bytes=int(scratch_gb * (1 << 30)),
+        )
+        add = partial(ingest.add, opened, options=options, prune=bool(prune))
+    last, trouble = None, ""
+    while True:
+        try:
+            # One costly failure per run is enough: a file that hangs stays a file that hangs.
+            with progress_bar(quiet=json) as progress:
+                report = add(paths=paths, retry=last is None, progress=progress)
+        except (UnreadableVideoError, UnreachableIndexError, IndexWriteError) as error:
+            if last is None:
+                raise
+            # A disk that is away or full: whoever watches waits until it is back.
+            if str(error) != trouble:
+                print_message(f"ucofia: {error}", "looking again until this is mended")
+            trouble = str(error)
+        else:
+            trouble = ""
+            if last is None or _is_news(report, last):
+                show_json(report) if json else _tell(report, opened)
+            last = report
         if not watch:
             return 0
-        last = report
         time.sleep(every)
 
 
