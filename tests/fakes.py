@@ -27,6 +27,7 @@ COLOURS = {
     "white": (240, 240, 240),
     "black": (10, 10, 10),
 }
+BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
 GRID = 4  # patches on each side of a frame
 SIZE = 32
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from fakes import COLOURS, clip, colour_model
+from fakes import BANK, clip, colour_model
 from forked import Nursery
 
 from ucofia.errors import (
@@ -29,8 +28,6 @@ from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
 from ucofia.index.storage.tables import exists
 from ucofia.presets import CLIP_STRAIGHT
 
-BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,12 +36,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         clip(root / "videos" / f"{colour}.mp4", [colour], seconds_each=0.5)
     Index.create(root / "index", colour_model()).add(root / "videos")
     return root
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made / "index", tmp_path / "index")
-    return tmp_path / "index"
 
 
 def test_an_index_opens_as_it_was_closed(folder: Path) -> None:

@@ -11,7 +11,7 @@ import lance
 import numpy as np
 import pytest
 import torch
-from fakes import COLOURS, ColourBackbone, clip, colour_model
+from fakes import BANK, COLOURS, ColourBackbone, clip, colour_model
 from filelock import FileLock
 
 from ucofia.errors import (
@@ -32,23 +32,6 @@ from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
 from ucofia.types import VideoFeatures
-
-BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("made")
-    for colour in ("red", "green", "blue"):
-        clip(root / "videos" / f"{colour}.mp4", [colour], seconds_each=0.5)
-    Index.create(root / "index", colour_model(), bank=BANK).add(root / "videos")
-    return root
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made / "index", tmp_path / "index")
-    return tmp_path / "index"
 
 
 def random_collection(seed: int, rows: int = 40) -> Collection:

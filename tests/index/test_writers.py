@@ -16,7 +16,7 @@ from typing import Any
 import filelock
 import lance
 import pytest
-from fakes import COLOURS, clip, colour_model
+from fakes import BANK, clip, colour_model
 
 from ucofia.errors import FileWriteError, IndexBusyError, IndexExistsError
 from ucofia.index import discover, ingest
@@ -30,23 +30,6 @@ from ucofia.index.storage.lock import is_being_written, writer_lock
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.video import demux
-
-BANK = [f"{noun} {colour}" for noun in ("a", "the", "one", "some") for colour in COLOURS]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("made")
-    for colour in ("red", "green", "blue"):
-        clip(root / "videos" / f"{colour}.mp4", [colour], seconds_each=0.5)
-    Index.create(root / "index", colour_model(), bank=BANK).add(root / "videos")
-    return root
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made / "index", tmp_path / "index")
-    return tmp_path / "index"
 
 
 def renamed(row: SegmentRow, name: str) -> SegmentRow:
