@@ -52,7 +52,7 @@ ExactOption = Annotated[
         "exact list it finds here.",
     ),
 ]
-SureOption = Annotated[
+MinConfidenceOption = Annotated[
     float | None, typer.Option(help="Leave out hits of less confidence.", min=0.0, max=1.0)
 ]
 ExplainOption = Annotated[
@@ -75,7 +75,7 @@ def search(
     index: IndexOption = None,
     top: TopOption = 10,
     exact: ExactOption = True,
-    min_confidence: SureOption = None,
+    min_confidence: MinConfidenceOption = None,
     explain: ExplainOption = None,
     queries: QueriesOption = None,
     under: UnderOption = None,

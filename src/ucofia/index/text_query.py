@@ -56,7 +56,6 @@ _HELD = 0xE000  # letters that no text has stand for what is quoted, while the r
 NOT_WORDS = frozenset({"<|startoftext|>", "<|endoftext|>", "[CLS]", "[SEP]", "[PAD]", "</s>"})
 PIECE = "##"  # WordPiece marks what continues a word
 QUOTES = string.punctuation + "\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb\u2026\u2013\u2014"
-TOKENIZER_FILE = "tokenizer.json"  # among the assets of a backbone
 NEAR, VERY_NEAR = 0.8, 0.85  # how alike two spellings are, as difflib measures it
 LONGEST = 10_000  # tokens; a text for hints is not cut
 FEWEST_LETTERS = 4  # shorter words say little about a language
@@ -250,6 +249,8 @@ class Vocabulary:
     @classmethod
     def of(cls, backbone: "Backbone", texts: Iterable[str]) -> "Vocabulary":
         """Collect them; a backbone without a tokenizer file has only the bank's."""
+        from ucofia.encode.fast_tokenizer import TOKENIZER_FILE  # loads a library
+
         bank = frozenset(word for text in texts for word in _LETTERS.findall(text.lower()))
         values = json.loads(backbone.assets().get(TOKENIZER_FILE, "{}"))
         tokens = values.get("model", {}).get("vocab", {})
