@@ -23,11 +23,10 @@ import clustered
 import numpy as np
 import torch
 from opened import own_megabytes
-from search import BATCH, KERNELS, Bed
+from search import BATCH, Bed
 
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.kernels import PLAIN
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.types import TextFeatures, VideoFeatures
 
@@ -72,12 +71,10 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     sentence, word = (torch.from_numpy(array) for array in asked)
     text = TextFeatures(sentence, word, torch.ones(word.shape[:2], dtype=torch.bool))
     queries = Bed(collection, preview, text).asked(1.0)[:: BATCH // QUERIES]
-    ways = {"exact, plain": (search.exact, PLAIN), "fast": (search.fast, PLAIN)}
-    ways |= {"exact, compiled": (search.exact, KERNELS)} if KERNELS else {}
     found: dict[str, float] = {}
-    for name, (find, kernels) in ways.items():
-        given = {"top": 10, "preview": preview, "kernels": kernels}
-        find(queries[:1], collection, **given)  # compiled and in the cache
+    for name, find in {"exact": search.exact, "fast": search.fast}.items():
+        given = {"top": 10, "preview": preview}
+        find(queries[:1], collection, **given)  # in the cache
         spent = [seconds(lambda q=q, f=find, g=given: f([q], collection, **g)) for q in queries]
         found[f"{name}: CPU ms a query"] = 1000 * float(np.median(spent))
     whole = sum(array[0].nbytes for array in arrays)

@@ -28,7 +28,6 @@ from torch import nn
 
 from ucofia.index.search import preview as previews
 from ucofia.index.search import search
-from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, queries
 from ucofia.index.storage.collection import Collection, in_memory
@@ -37,10 +36,6 @@ from ucofia.presets import UCOFIA
 from ucofia.types import TextFeatures, VideoFeatures
 
 BATCH = 16
-try:
-    from ucofia.index.search.bounds_compiled import KERNELS
-except ImportError:
-    KERNELS = None  # type: ignore[assignment]
 
 
 class Nothing(nn.Module):
@@ -110,16 +105,13 @@ def timed(work: Callable[[], search.Ranking]) -> tuple[float, search.Ranking]:
 
 def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
     asked = bed.asked(weight)[:: BATCH // count][:count]
-    kernels: dict[str, Kernels] = {"plain": PLAIN} | ({"compiled": KERNELS} if KERNELS else {})
+    given = {"collection": bed.collection, "top": 10}
     ways: dict[str, Callable[[Query], search.Ranking]] = {
-        "brute force": lambda query: search.brute_force([query], bed.collection, top=10)[0]
+        "brute force": lambda query: search.brute_force([query], **given)[0],
+        "exact": lambda query: search.exact([query], preview=bed.preview, **given)[0],
+        "fast": lambda query: search.fast([query], preview=bed.preview, **given)[0],
     }
-    for name, chosen in kernels.items():
-        given = {"collection": bed.collection, "top": 10, "preview": bed.preview}
-        given |= {"kernels": chosen}
-        ways[f"exact, {name}"] = lambda query, given=given: search.exact([query], **given)[0]
-        ways[f"fast, {name}"] = lambda query, given=given: search.fast([query], **given)[0]
-    for name, way in ways.items():  # compiled and in the cache before the clock starts
+    for name, way in ways.items():  # in the cache before the clock starts
         if name != "brute force":
             way(asked[0])
     found = {

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from fakes import ColourBackbone
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from ucofia.config import ModelConfig
-from ucofia.index.search import bounds, search
+from ucofia.index.search import bounds, int8_product, kernels, search
 from ucofia.index.search import preview as previews
-from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import column_of
 from ucofia.index.search.scoring import Query, queries, score, score_many
@@ -26,10 +25,6 @@ from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
 from ucofia.types import TextFeatures, VideoFeatures
 
-try:
-    from ucofia.index.search.bounds_compiled import KERNELS
-except ImportError:  # numba is optional
-    KERNELS = PLAIN
 SMALL = replace(UCOFIA, frames=3, words=5, temporal_layers=0, selected_patches=2)
 
 
@@ -115,10 +110,9 @@ MODELS = {name: model_of(config) for name, config in CONFIGS.items()}
     st.sampled_from([0, 1, 4]),
     st.integers(1, 30),
     st.integers(1, 5),
-    st.sampled_from([PLAIN, KERNELS]),
 )
 def test_exact_is_brute_force_to_the_bit(
-    name: str, seed: int, spread: float, copies: int, top: int, words: int, kernels: Kernels
+    name: str, seed: int, spread: float, copies: int, top: int, words: int
 ) -> None:
     rng = np.random.default_rng(seed)
     model = MODELS[name]
@@ -126,7 +120,7 @@ def test_exact_is_brute_force_to_the_bit(
     query = query_of(model, rng, words)
     preview = preview_of(collection)
     whole = search.brute_force([query], collection, top=top)[0]
-    pruned = search.exact([query], collection, top=top, preview=preview, kernels=kernels)[0]
+    pruned = search.exact([query], collection, top=top, preview=preview)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -170,8 +164,17 @@ class WideBackbone(ColourBackbone):
     width = 300
 
 
-@pytest.mark.parametrize("kernels", [PLAIN, KERNELS], ids=["plain", "compiled"])
-@settings(max_examples=8, deadline=None)
+@pytest.fixture(params=["int8", "float32"])
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of int8 instructions where this processor has them, and without."""
+    if request.param == "float32":
+        monkeypatch.setattr(int8_product, "is_exact", lambda: False)
+
+
+@pytest.mark.usefixtures("product")
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 37),
@@ -181,7 +184,7 @@ class WideBackbone(ColourBackbone):
     ),
 )
 def test_bounds_hold_at_every_cut(
-    kernels: Kernels, seed: int, count: int, weight: float, kind: tuple[Any, Any]
+    seed: int, count: int, weight: float, kind: tuple[Any, Any]
 ) -> None:
     rng = np.random.default_rng(seed)
     level = replace(PATCH, weight=weight, aggregation=kind[0], direction=kind[1])
@@ -197,24 +200,28 @@ def test_bounds_hold_at_every_cut(
         column, mask = column_of(collection, unit)  # type: ignore[arg-type]
         products = column.take(rows).astype(np.float64) @ words.vectors.T
         products[~mask[rows]] = -np.inf
-        real, sim = words.bound_over_words(products.max(1)), products.max(2)
-        level = bounds.LevelBound(words, preview, collection, rows, centre, kernels)
-        assert (level.value >= real - 1e-6).all()
+        largest = torch.from_numpy(products.max(1).T)
+        real, sim = words.bound_over_words(largest), products.max(2)
         for need in (np.inf, real, real + 0.05, -np.inf):  # stops at once, at some cut, never
             needed = np.broadcast_to(np.float32(need), len(rows)).astype(np.float32)
-            if not quantised.codes:
+            level = bounds.LevelBound(words, preview, collection, rows, centre)
+            for cut in range(len(quantised.codes)):
+                assert (level.value >= np.minimum(real, needed) - 1e-6).all()
+                level.tighten_by_codes(needed, cut)
+            assert (level.value >= np.minimum(real, needed) - 1e-6).all()
+            if words.mean_share or not quantised.codes:
                 continue
-            found, units = kernels.tight(words, quantised, rows, centre, needed)
-            assert (found >= np.minimum(real, needed) - 1e-6).all()
-            if words.mean_share:
-                continue
+            units = level.units
+            assert units is not None
             left = np.zeros(mask.shape, dtype=bool)
             left[units.at, units.unit] = True
             assert (sim[~left] <= np.repeat(needed, (~left).sum(1)) + 1e-6).all()
             assert (units.bound >= sim[units.at, units.unit] - 1e-6).all()
             assert (np.diff(units.at) >= 0).all()
+            level.tighten_by_vectors(needed)
+            assert (level.value >= np.minimum(real, needed) - 1e-6).all()
     whole = search.brute_force([query], collection, top=10)[0]
-    pruned = search.exact([query], collection, top=10, preview=preview, kernels=kernels)[0]
+    pruned = search.exact([query], collection, top=10, preview=preview)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -228,7 +235,7 @@ def test_the_largest_product_minds_masks_and_tiny_numbers() -> None:
     words = bounds.vectors_of(query, "frame")
     product = collection.frames.pieces[0].astype(np.float64) @ words.T
     product[~collection.frame_mask] = -np.inf
-    np.testing.assert_allclose(found, product.max(1), atol=1e-6)
+    np.testing.assert_allclose(found, product.max(1).T, atol=1e-6)
 
 
 def test_axes_change_no_product_and_make_rests_short() -> None:

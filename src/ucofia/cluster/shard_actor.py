@@ -152,7 +152,7 @@ class ShardActor:
         return likeness(video, self._open(shard).collection)[0]
 
     def _begin(self, shard: Shard, request: Request) -> list[Search]:
-        opened, kernels = self._open(shard), search.kernels_for(request.count)
+        opened = self._open(shard)
         biases = shard.biases if request.biases is None else request.biases
         collection = replace(opened.collection, biases=biases)
         with torch.inference_mode():
@@ -163,7 +163,6 @@ class ShardActor:
                     top=request.top,
                     among=request.among,
                     preview=opened.preview,
-                    kernels=kernels,
                 )
                 return [_exact(one) for one in found]
             # Without a preview of its own one machine looks at frames only.
@@ -173,7 +172,6 @@ class ShardActor:
                 collection,
                 among=request.among,
                 preview=preview,
-                kernels=kernels,
             )
             return [_fast(one, request.top) for one in looked]
 

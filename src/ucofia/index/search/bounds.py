@@ -12,9 +12,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from ucofia.config import VideoUnit
-from ucofia.index.search.kernels import UNITS_AT_ONCE, Kernels, Units, Words, bound_over_words
+from ucofia.index.search.kernels import (
+    Units,
+    Words,
+    bound_each_word,
+    bound_over_words,
+    bound_rows,
+    bound_units,
+    centres,
+    estimated,
+)
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import QuantisedUnits, column_of
 from ucofia.index.search.scoring import Query
@@ -22,8 +32,8 @@ from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 
-ROWS_ESTIMATED_AT_ONCE = 128
-ESTIMATE_CUTS = 2  # how many are enough for a guess
+LARGEST_AT_ONCE = 6144  # units whose float32 copies stay in the processor's cache
+ESTIMATE_CUT: dict[VideoUnit, int] = {"frame": 1, "patch": 0}  # enough for a guess
 
 
 def is_bounded(query: Query) -> bool:
@@ -89,26 +99,25 @@ def centres_of_levels(
     preview: Preview,
     rows: Array | None,
     *,
-    kernels: Kernels,
     names: Sequence[str],
-) -> list[dict[str, Float[Array, "n w"]]]:
+) -> list[dict[str, Float[Tensor, "w n"]]]:
     """For every query and level the products with all centres; one pass for all of them."""
-    found: list[dict[str, Array]] = [{} for _ in queries]
+    found: list[dict[str, Tensor]] = [{} for _ in queries]
     by_unit: dict[VideoUnit, list[str]] = {}
     for name in names:
         by_unit.setdefault(queries[0].levels[name].aggregator.level.video, []).append(name)
     for unit, some in by_unit.items():
         asked = [(at, name, vectors_of(q, name)) for at, q in enumerate(queries) for name in some]
         vectors = np.concatenate([vectors for _, _, vectors in asked])
-        products = kernels.centres(preview.quantised[unit], rows, vectors)
+        products = centres(preview.quantised[unit], rows, vectors)
         edge = 0
         for at, name, one in asked:
-            found[at][name] = products[:, edge : edge + len(one)]
+            found[at][name] = products[edge : edge + len(one)]
             edge += len(one)
     return found
 
 
-def counted(query: Query, name: str, largest: Float[Array, "n w"]) -> Float[Array, " n"]:
+def counted(query: Query, name: str, largest: Float[Tensor, "w n"]) -> Float[Array, " n"]:
     """What a level adds to the score, from the largest similarity of each word."""
     share = query.levels[name].aggregator.mean_share
     assert share is not None
@@ -117,7 +126,7 @@ def counted(query: Query, name: str, largest: Float[Array, "n w"]) -> Float[Arra
 
 def largest(
     query: Query, names: Sequence[str], collection: Collection, rows: Array | None
-) -> dict[str, Float[Array, "n w"]]:
+) -> dict[str, Float[Tensor, "w n"]]:
     """The largest similarity of every word, from the vectors themselves; for some rows or all."""
     return {
         name: _largest(vectors_of(query, name), unit_of(query, name), collection, rows)
@@ -132,22 +141,22 @@ def pooled_estimate(
     total = np.zeros(len(collection) if rows is None else len(rows), np.float32)
     for name in filter(lambda name: is_pooled(query, name), query.levels):
         found = _largest(vectors_of(query, name), "video", collection, rows)
-        total += np.float32(share_of(query, name)) * found[:, 0]
+        total += np.float32(share_of(query, name)) * found[0].numpy()
     return total
 
 
 def _largest(
     words: Float[Array, "w d"], unit: VideoUnit, collection: Collection, rows: Array | None
-) -> Float[Array, "n w"]:
+) -> Float[Tensor, "w n"]:
     column, mask = column_of(collection, unit)
     if rows is not None:
         column, mask = column.rows(rows), mask[rows]
-    text = torch.from_numpy(words).mT
-    out = np.empty((len(column), text.shape[1]), dtype=np.float32)
-    for start, stop, block in column.blocks(max(1, UNITS_AT_ONCE // column.units)):
-        product = torch.from_numpy(block).float() @ text
+    text = torch.from_numpy(words)
+    out = torch.empty(len(text), len(column))
+    for start, stop, block in column.blocks(max(1, LARGEST_AT_ONCE // column.units)):
+        product = torch.from_numpy(block).float() @ text.mT
         hidden = ~torch.from_numpy(mask[start:stop])[..., None]
-        out[start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).numpy()
+        out[:, start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).mT
     return out
 
 
@@ -160,68 +169,71 @@ class LevelBound:
         preview: Preview,
         collection: Collection,
         rows: Array,
-        centre: Float[Array, "n w"],
-        kernels: Kernels,
+        centre: Float[Tensor, "w n"],
     ) -> None:
-        self.words, self.kernels, self.centre = words, kernels, centre
+        self.words, self.rows, self.centre = words, rows, centre
         self.quantised = preview.quantised[words.unit]
         self.column, self.mask = column_of(collection, words.unit)
-        radius = self.quantised.radius[rows]
-        self.value = words.bound_over_words(centre + radius[:, None] * words.length)
+        radius = torch.from_numpy(self.quantised.radius[rows])
+        self.value = words.bound_over_words(torch.addcmul(centre, words.length[:, None], radius))
         self.estimate = words.bound_over_words(centre)
+        self.place = np.arange(len(rows))  # of each candidate that is left among all rows
         self.units: Units | None = None
 
     def keep(self, which: Array) -> None:
         """Keep only some of the candidates."""
         if self.units is not None:
-            place = np.full(len(self.value), -1)
-            place[which] = np.arange(len(which))
-            units = self.units[np.flatnonzero(place[self.units.at] >= 0)]
-            self.units = Units(place[units.at], units.unit, units.bound)
-        self.centre, self.value = self.centre[which], self.value[which]
+            at = np.full(len(self.value), -1)
+            at[which] = np.arange(len(which))
+            units = self.units[np.flatnonzero(at[self.units.at] >= 0)]
+            self.units = Units(at[units.at], units.unit, units.bound)
+        self.place, self.value = self.place[which], self.value[which]
         self.estimate = self.estimate[which]
 
-    def estimate_rows(self, rows: Array, which: Array) -> Float[Array, " i"]:
+    def estimate_rows(self, which: Array) -> Float[Array, " i"]:
         """Estimate some candidates' values from a few coordinates; not a bound."""
         if not self.quantised.codes:
             return self.estimate[which]
-        return estimate(self.words, self.quantised, rows[which], self.centre[which])
+        place = self.place[which]
+        return estimate(self.words, self.quantised, self.rows[place], self.centre[:, place])
 
-    def tighten_by_codes(self, rows: Array, need: Float[Array, " n"]) -> None:
-        """Tighten the bound of every row with its int8 codes, until it is below `need`."""
-        if not self.quantised.codes:
+    def tighten_by_codes(self, need: Float[Array, " n"], cut: int) -> None:
+        """Tighten the bound of every row by one cut of its codes, as far as it reaches `need`."""
+        if cut >= len(self.quantised.codes):
             return
-        found, units = self.kernels.tight(self.words, self.quantised, rows, self.centre, need)
+        given = (self.words, self.quantised, self.rows, self.centre)
+        if self.words.mean_share:
+            found = bound_each_word(*given, self.place, cut)
+        elif len(self.words.at) == 1:  # meets all units so quickly that none need be listed
+            listed = need if cut == len(self.quantised.codes) - 1 else None
+            found, self.units = bound_rows(*given, self.place, listed, cut)
+        elif self.units is None:
+            found, self.units = bound_rows(*given, self.place, need, cut)
+        else:
+            units = bound_units(*given, self.place, self.units.reaching(need), cut)
+            found, self.units = units.largest(need), units.reaching(need)
         self.value = np.minimum(self.value, found)
-        self.units = None if self.words.mean_share else units
 
-    def tighten_by_vectors(self, rows: Array, need: Float[Array, " n"]) -> None:
+    def tighten_by_vectors(self, need: Float[Array, " n"]) -> None:
         """Compute the exact similarity of the units that are left; all others are below `need`."""
         if self.units is None:
             return
         units = self.units.reaching(need)
         text = torch.from_numpy(self.words.vectors).mT.contiguous()
-        for start in range(0, len(units), UNITS_AT_ONCE):
-            some = slice(start, start + UNITS_AT_ONCE)
-            row, unit = rows[units.at[some]], units.unit[some]
+        for start in range(0, len(units), LARGEST_AT_ONCE):
+            some = slice(start, start + LARGEST_AT_ONCE)
+            row, unit = self.rows[self.place[units.at[some]]], units.unit[some]
             vectors = torch.from_numpy(self.column.take_units(row, unit)).float()
             found = (vectors @ text).amax(1).numpy()
             units.bound[some] = np.where(self.mask[row, unit], found, -np.inf)
         self.value = np.minimum(self.value, units.largest(need))
-        self.units = None
+        self.units = units.reaching(need)
 
 
 def estimate(
-    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Array, "n w"]
+    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Tensor, "w n"]
 ) -> Float[Array, " n"]:
     """Estimate each row's value from the first coordinates of its codes; not a bound."""
-    parts = quantised.codes[:ESTIMATE_CUTS]
-    text = torch.from_numpy(words.at[:, : words.cuts[len(parts) - 1]]).mT
-    out = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), ROWS_ESTIMATED_AT_ONCE):
-        some = rows[start : start + ROWS_ESTIMATED_AT_ONCE]
-        codes = torch.cat([torch.from_numpy(part[some]) for part in parts], dim=2).float()
-        best = (codes @ text).amax(1).numpy() * quantised.step[some][:, None]
-        part = slice(start, start + len(some))
-        out[part] = words.bound_over_words(best + centre[part])
-    return out
+    return words.bound_over_words(
+        estimated(words, quantised, rows, cut=ESTIMATE_CUT[words.unit]) + centre
+    )

@@ -5,13 +5,14 @@ stay: a tie may be won by its path. What is left at the end is the list, whateve
 better bounds only prune earlier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from ucofia.index.search.bounds import LevelBound, unit_of, words_of
-from ucofia.index.search.kernels import Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import (
     SCORED_AT_ONCE,
@@ -38,16 +39,15 @@ class Pruning:
         *,
         top: int,
         rows: Array | None,
-        centres: Mapping[str, Float[Array, "n w"]],
+        centres: Mapping[str, Float[Tensor, "w n"]],
         preview: Preview,
-        kernels: Kernels,
     ) -> None:
         self.query, self.collection, self.top = query, collection, top
         self.rows = np.arange(len(collection)) if rows is None else rows
         self.levels: list[LevelBound] = []
         for name, centre in centres.items():
             words = words_of(query, name, preview.quantised[unit_of(query, name)])
-            self.levels.append(LevelBound(words, preview, collection, self.rows, centre, kernels))
+            self.levels.append(LevelBound(words, preview, collection, self.rows, centre))
         self.bias = biases(query, collection, rows)
         self.slack = 3 * slack(self.bound)  # the threshold's, the finalists' and its own
         self.threshold = np.float32(-np.inf)
@@ -67,7 +67,7 @@ class Pruning:
         estimates = self.bias + sum(np.float32(lv.words.share) * lv.estimate for lv in self.levels)
         near = highest(estimates, GUESSED_PER_SEED * count)
         guess = self.bias[near] + sum(
-            np.float32(lv.words.share) * lv.estimate_rows(self.rows, near) for lv in self.levels
+            np.float32(lv.words.share) * lv.estimate_rows(near) for lv in self.levels
         )
         self._score(near[highest(guess, count)])
         self._drop()
@@ -76,13 +76,17 @@ class Pruning:
         """Look closer at one level after the other; drop what cannot reach the threshold."""
         if self.threshold == -np.inf:
             return
-        for look in (LevelBound.tighten_by_codes, LevelBound.tighten_by_vectors):
+        finest = max(len(level.quantised.codes) for level in self.levels)
+        looks: list[Callable[[LevelBound, Array], None]] = [
+            partial(LevelBound.tighten_by_codes, cut=cut) for cut in range(finest)
+        ]
+        for look in (*looks, LevelBound.tighten_by_vectors):
             for level in self.levels:
                 share = np.float32(level.words.share)
                 if share > 0 and len(self.rows) > SCORED_AT_ONCE:
                     # Twice the slack, so that what is just below the need is dropped.
                     others = self.bound - share * level.value
-                    look(level, self.rows, (self.threshold - 2 * self.slack - others) / share)
+                    look(level, (self.threshold - 2 * self.slack - others) / share)
                     self._drop()
 
     def best_totals(self) -> Array:

@@ -22,7 +22,7 @@ from ucofia.config import VideoUnit
 from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.schema import Array
 
-CUTS: dict[VideoUnit, tuple[int, ...]] = {"video": (), "frame": (64, 256), "patch": (24, 64, 128)}
+CUTS: dict[VideoUnit, tuple[int, ...]] = {"video": (), "frame": (64, 256), "patch": (40, 128)}
 UNITS: tuple[VideoUnit, ...] = ("video", "frame", "patch")
 SAMPLED_SEGMENTS = 1024
 SHRINKAGE = 0.05  # least weight of the identity in a covariance

@@ -7,7 +7,6 @@ every answer is the one that its query gets alone. `measure_recall` says how muc
 `fast` finds.
 """
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,6 @@ import torch
 
 from ucofia.atomic import write_atomic
 from ucofia.index.search import bounds
-from ucofia.index.search.kernels import PLAIN, Kernels
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.pruning import Pruning, biases
 from ucofia.index.search.scoring import Query, Ranking, score, score_many, top_k
@@ -37,7 +35,6 @@ QUERIES_AT_ONCE = 16
 KEPT_ENTRIES = 2**25  # products of words and centres that queries of one pass keep
 SAMPLED_TEXTS = 10  # of the bank, for the recall of `fast`
 RECALL_FILE = "recall.json"
-COMPILED_FROM = 30_000  # segments; for fewer, loading the compiler costs more than it saves
 
 
 # The rows whose video is nearest to a text; None where that text has no vector to ask with.
@@ -85,15 +82,6 @@ class Searcher:
         return replace(self, collection=replace(self.collection, biases=biases))
 
 
-def kernels_for(segments: int) -> Kernels:
-    """The compiled loops where numba is installed and the collection is large, else torch."""
-    if segments < COMPILED_FROM or importlib.util.find_spec("numba") is None:
-        return PLAIN
-    from ucofia.index.search.bounds_compiled import KERNELS
-
-    return KERNELS
-
-
 def brute_force(
     queries: Sequence[Query], collection: Collection, *, top: int, among: Array | None = None
 ) -> list[Ranking]:
@@ -114,14 +102,11 @@ def exact(
     top: int,
     among: Array | None = None,
     preview: Preview | None = None,
-    kernels: Kernels | None = None,
 ) -> list[Ranking]:
     """Find what `brute_force` finds, and score only what can still enter each list."""
     found = []
     with torch.inference_mode():
-        for one in prunings(
-            queries, collection, top=top, among=among, preview=preview, kernels=kernels
-        ):
+        for one in prunings(queries, collection, top=top, among=among, preview=preview):
             if isinstance(one, Pruning):
                 one.tighten()
                 one = one.finish()
@@ -136,7 +121,6 @@ def prunings(
     top: int,
     among: Array | None = None,
     preview: Preview | None = None,
-    kernels: Kernels | None = None,
 ) -> Iterator[Pruning | Ranking]:
     """Begin an exact search: for each query a pruning that has its first threshold.
 
@@ -148,11 +132,8 @@ def prunings(
     if preview is None or not all(map(bounds.is_bounded, queries)) or count <= FEW:
         yield from brute_force(queries, collection, top=top, among=among)
         return
-    kernels = kernels or kernels_for(count)
     for some in _query_batches(queries, count):
-        centres = bounds.centres_of_levels(
-            some, preview, among, kernels=kernels, names=list(some[0].levels)
-        )
+        centres = bounds.centres_of_levels(some, preview, among, names=list(some[0].levels))
         for query, products in zip(some, centres, strict=True):
             pruning = Pruning(
                 query,
@@ -161,7 +142,6 @@ def prunings(
                 rows=among,
                 centres=products,
                 preview=preview,
-                kernels=kernels,
             )
             pruning.seed(SEEDS)
             yield pruning
@@ -174,7 +154,6 @@ def fast(
     top: int,
     among: Array | None = None,
     preview: Preview | None = None,
-    kernels: Kernels | None = None,
 ) -> list[Ranking]:
     """Score a fixed number of candidates for every query."""
     count = len(collection) if among is None else len(among)
@@ -187,7 +166,6 @@ def fast(
             collection,
             among=among,
             preview=preview,
-            kernels=kernels or kernels_for(count),
         ):
             one.keep(NEAR)
             one.add_frames_and_patches()
@@ -220,13 +198,12 @@ def reranks(
     *,
     among: Array | None,
     preview: Preview | None,
-    kernels: Kernels,
 ) -> "Iterator[Rerank]":
     """Begin a fast search: for each query all segments, with the estimate of the video level."""
     for some in _query_batches(queries, len(collection) if among is None else len(among)):
-        first = _video_estimates(some, collection, among, preview, kernels)
+        first = _video_estimates(some, collection, among, preview)
         for query, estimates in zip(some, first, strict=True):
-            yield Rerank(query, collection, among, estimates, preview, kernels)
+            yield Rerank(query, collection, among, estimates, preview)
 
 
 class Rerank:
@@ -239,10 +216,9 @@ class Rerank:
         rows: Array | None,
         estimates: Array,
         preview: Preview | None,
-        kernels: Kernels,
     ) -> None:
         self.query, self.collection, self.preview = query, collection, preview
-        self.kernels, self.estimates = kernels, estimates
+        self.estimates = estimates
         self.rows = np.arange(len(collection)) if rows is None else rows
 
     def keep(self, count: int) -> Array:
@@ -261,7 +237,7 @@ class Rerank:
     def add_frames_and_patches(self) -> None:
         """Add the estimates of frame and patch levels."""
         self.estimates = self.estimates + _frame_and_patch_estimates(
-            self.query, self.collection, self.rows, self.preview, self.kernels
+            self.query, self.collection, self.rows, self.preview
         )
 
     def finish(self, *, top: int) -> Ranking:
@@ -275,7 +251,6 @@ def _video_estimates(
     collection: Collection,
     among: Array | None,
     preview: Preview | None,
-    kernels: Kernels,
 ) -> list[Array]:
     """Scores of the video level for each query, plus the biases of all levels."""
     names = bounds.names_of(queries[0], ["video"])
@@ -283,7 +258,7 @@ def _video_estimates(
     if preview is None:
         products = [bounds.largest(query, names, collection, among) for query in queries]
     else:
-        products = bounds.centres_of_levels(queries, preview, among, kernels=kernels, names=names)
+        products = bounds.centres_of_levels(queries, preview, among, names=names)
     for query, total, found in zip(queries, totals, products, strict=True):
         total += bounds.pooled_estimate(query, collection, among)
         for name, largest in found.items():
@@ -296,7 +271,6 @@ def _frame_and_patch_estimates(
     collection: Collection,
     rows: Array,
     preview: Preview | None,
-    kernels: Kernels,
 ) -> Array:
     """Estimated scores of frame and patch levels of some rows; not a bound."""
     total = np.zeros(len(rows), np.float32)
@@ -306,7 +280,7 @@ def _frame_and_patch_estimates(
             total += bounds.counted(query, name, largest)
         return total
     names = bounds.names_of(query, ["frame", "patch"])
-    (centres,) = bounds.centres_of_levels([query], preview, rows, kernels=kernels, names=names)
+    (centres,) = bounds.centres_of_levels([query], preview, rows, names=names)
     for name, centre in centres.items():
         words = bounds.words_of(query, name, preview.quantised[bounds.unit_of(query, name)])
         total += np.float32(words.share) * bounds.estimate(

@@ -1,0 +1,46 @@
+"""Products of int8 matrices are exact, whichever way they are computed."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ucofia.index.search import int8_product
+
+
+def codes(rows: int, width: int, seed: int, *, extreme: bool) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    if extreme:
+        signs = torch.randint(0, 2, (rows, width), generator=random) * 2 - 1
+        return (signs * int8_product.LARGEST).to(torch.int8)
+    return torch.randint(-127, 128, (rows, width), generator=random, dtype=torch.int8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 70), st.integers(0, 300), st.integers(1, 600), st.integers(0, 99), st.booleans()
+)
+def test_products_are_exact_for_any_shape(
+    rows: int, units: int, width: int, seed: int, extreme: bool
+) -> None:
+    a, b = (
+        codes(rows, width, seed, extreme=extreme),
+        codes(units, width, seed + 1, extreme=extreme),
+    )
+    found = int8_product.int8_product(a, b)
+    assert torch.equal(found.double(), a.double() @ b.double().mT)
+
+
+def test_both_ways_give_the_same_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = codes(32, 512, 0, extreme=True), codes(400, 512, 1, extreme=True)
+    here = int8_product.int8_product(a, b)
+    monkeypatch.setattr(int8_product, "is_exact", lambda: False)
+    assert torch.equal(int8_product.int8_product(a, b).double(), here.double())
+
+
+def test_a_product_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturating(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.double() @ b.double()).clamp(max=32767).int()
+
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    assert not int8_product.is_exact.__wrapped__()
