@@ -238,10 +238,13 @@ class _Run:
         now, self._clips = self._clips[:most], self._clips[len(self._clips[:most]) :]
         while now:
             some, now = now[: self._batch], now[self._batch :]
-            clips = [(self._open[path].identity, *rest) for path, *rest in some]
+            clips = [
+                (self._open[path].identity, number, duration, clip)
+                for path, number, duration, clip in some
+            ]
             began = time.monotonic()
             with self._watch.stage("encode"):
-                encoded = list(encode.rows(self.model, clips))  # type: ignore[arg-type]
+                encoded = list(encode.rows(self.model, clips))
             if time.monotonic() - began < ENCODE_SECONDS:
                 self._batch = min(ENCODE_CLIPS, 2 * self._batch)
             self._within = _moment(*some[-1])
