@@ -1,5 +1,6 @@
 """Requests that no well-behaved client sends, byte by byte on real sockets."""
 
+import contextlib
 import logging
 import re
 import socket
@@ -23,13 +24,22 @@ def site(index: Index) -> Iterator[str]:
         yield site
 
 
-def statuses(site: str, said: bytes) -> list[int]:
-    """Send some bytes, and read the status of every answer until the server hangs up."""
+def answer(site: str, said: bytes) -> bytes:
+    """Send some bytes, and read what comes until the server hangs up."""
     got = b""
-    with socket.create_connection(("127.0.0.1", urlsplit(site).port or 0), timeout=3) as client:
+    with (
+        socket.create_connection(("127.0.0.1", urlsplit(site).port or 0), timeout=3) as client,
+        contextlib.suppress(ConnectionError),
+    ):
         client.sendall(said)
         while piece := client.recv(1 << 16):
             got += piece
+    return got
+
+
+def statuses(site: str, said: bytes) -> list[int]:
+    """Read the status of every answer to some bytes."""
+    got = answer(site, said)
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", got)]
 
 
@@ -44,6 +54,56 @@ def test_a_body_with_two_lengths_hides_no_second_request(site: str, lengths: byt
     # A proxy that believes the other length takes the second request for a part of the body.
     head = b"POST /api/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     assert statuses(site, head + lengths + b"\r\n\r\n0\r\n\r\n" + INNER) == [400]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01 not HTTP \r\n\r\n",
+        b"GET /" + b"x" * 70_000,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_like_all_else(site: str, said: bytes) -> None:
+    got = answer(site, said)
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert b"application/json" in got and b'"code":"wrong_http"' in got
+
+
+def test_nonsense_after_an_answer_has_begun_only_ends_it(
+    site: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = b"GET /docs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with (
+        caplog.at_level(logging.ERROR),
+        socket.create_connection(("127.0.0.1", urlsplit(site).port or 0), timeout=3) as client,
+    ):
+        client.sendall(ask)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        client.sendall(b"no chunk\r\n")
+        with contextlib.suppress(ConnectionError):
+            while client.recv(1 << 16):
+                pass
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("day", ["0", "1700000000", "2026-1-1", "2026-11-18T00:00:00"])
+def test_a_day_is_no_number(client: TestClient, day: str) -> None:
+    for response in (
+        client.get("/api/search", params={"text": "red", "since": day}),
+        client.post("/api/search", json={"text": "red", "until": day}),
+    ):
+        assert (response.status_code, response.json()["code"]) == (422, "wrong_request")
+    assert client.get("/api/search?text=red&since=2026-11-18").status_code == 200
+
+
+def test_the_description_says_which_texts_are_refused(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()["paths"]["/api/search"]["get"]["parameters"]
+    pattern = next(one for one in described if one["name"] == "text")["schema"]["pattern"]
+    for text, is_fine in (("red", True), (" a b ", True), (" ", False), ("a\x00", False)):
+        assert bool(re.search(pattern, text)) == is_fine
+        status = client.get("/api/search", params={"text": text}).status_code
+        assert status == (200 if is_fine else 422)
 
 
 def test_a_client_that_leaves_within_its_body_is_no_bug(

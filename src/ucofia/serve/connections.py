@@ -10,8 +10,10 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ucofia.serve import problems
 from ucofia.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -51,6 +53,21 @@ class LimitedProtocol(H11Protocol):
         """Take some bytes; the clock of a head runs from its first byte, not from its last."""
         super().data_received(data)
         self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP in the form of all refusals; within an answer only hang up."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.drop()
+            return
+        refusal = problems.response("wrong_http", f"this is no HTTP/1.1 that is taken here: {msg}")
+        headers = [*refusal.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=refusal.status_code, headers=headers),
+            h11.Data(data=bytes(refusal.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""

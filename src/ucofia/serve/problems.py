@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 STATUS = {
     "wrong_request": 422,
     "wrong_body": 400,
+    "wrong_http": 400,
     "unknown_host": 400,
     "token_needed": 401,
     "cross_site": 403,

@@ -1,9 +1,18 @@
 """Request and response models of the HTTP API (pydantic), with the limits of each field."""
 
+import re
 from datetime import date
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from ucofia.index.calibration.confidence import Match
 from ucofia.index.search.search import TOP
@@ -22,12 +31,35 @@ def _with_words(text: str) -> str:
     return text
 
 
-# Checked by functions: a pattern in the description would say the same less clearly.
+def _day(value: object) -> object:
+    """Refuse numbers, which would be seconds since 1970."""
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
+        return value
+    raise ValueError("a day is written like 2026-11-18")
+
+
+def _described(longest: int, pattern: str) -> WithJsonSchema:
+    """Describe what the functions above check: their messages are clearer than a pattern."""
+    limits = {"minLength": 1, "maxLength": longest, "pattern": pattern}
+    return WithJsonSchema({"type": "string", **limits})
+
+
+_PLAIN = r"[^\x00-\x1f\x7f]"
 _Plain = AfterValidator(_without_controls)
 Text = Annotated[
-    str, StringConstraints(min_length=1, max_length=1000), _Plain, AfterValidator(_with_words)
+    str,
+    StringConstraints(min_length=1, max_length=1000),
+    _Plain,
+    AfterValidator(_with_words),
+    _described(1000, rf"^{_PLAIN}*[^\s\x00-\x1f\x7f]{_PLAIN}*$"),
 ]
-PathText = Annotated[str, StringConstraints(min_length=1, max_length=4096), _Plain]
+PathText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=4096),
+    _Plain,
+    _described(4096, f"^{_PLAIN}*$"),
+]
+Day = Annotated[date, BeforeValidator(_day)]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
@@ -46,8 +78,8 @@ class Page(BaseModel):
     )
     min_seconds: float | None = Field(None, ge=0, description="Only videos at least this long.")
     max_seconds: float | None = Field(None, ge=0, description="Only videos at most this long.")
-    since: date | None = Field(None, description="Only files written on this day or later.")
-    until: date | None = Field(None, description="Only files written on this day or earlier.")
+    since: Day | None = Field(None, description="Only files written on this day or later.")
+    until: Day | None = Field(None, description="Only files written on this day or earlier.")
 
 
 class TextPage(Page):
