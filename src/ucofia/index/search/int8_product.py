@@ -18,13 +18,13 @@ FLOAT_SUM = 2**24 // LARGEST**2  # products whose sum a float32 holds exactly
 def int8_product(a: Int8[Tensor, "w k"], b: Int8[Tensor, "n k"]) -> Num[Tensor, "w n"]:
     """Multiply every row of `a` with every row of `b`; the result holds integers.
 
-    Codes are at most 127 in size, and at most 1,040 of them are summed.
+    Codes are at most 127 in size.
     """
     if min(a.shape) > 1 and is_exact():  # a single coordinate comes out wrong
         product: Tensor = torch._int_mm(a, b.mT)
         return product
-    assert a.shape[1] <= FLOAT_SUM
-    return a.float() @ b.float().mT
+    dtype = torch.float32 if a.shape[1] <= FLOAT_SUM else torch.float64
+    return (a.to(dtype) @ b.to(dtype).mT).float()
 
 
 @functools.cache
