@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score
+from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score_matrix
 from ucofia.metrics import text_to_video_ranks
 from ucofia.similarity.normalise import drift, extend, query_mass, sinkhorn_knopp
 
@@ -197,7 +197,7 @@ def main() -> None:
         )
         print(f"\n{steps} iterations, {len(data.texts['train'])} captions and {len(train)} videos")
         show(
-            score(
+            score_matrix(
                 test,
                 truth=data.truth["test"],
                 banks={"t2v": bank, "v2t": bank_v2t},

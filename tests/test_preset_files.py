@@ -6,7 +6,7 @@ import pytest
 
 from ucofia.cli import main
 from ucofia.errors import SettingError, UnknownNameError
-from ucofia.preset_files import preset, read, to_toml
+from ucofia.preset_files import open_preset, read, to_toml
 from ucofia.presets import PRESETS
 
 
@@ -23,9 +23,9 @@ def test_the_command_writes_what_training_reads(
     (tmp_path / "my.toml").write_text(
         capsys.readouterr().out.replace("frames = 12", "frames = 8"), encoding="utf-8"
     )
-    found = preset(str(tmp_path / "my.toml"))
+    found = open_preset(str(tmp_path / "my.toml"))
     assert found.model.frames == 8 and found.train == PRESETS["ucofia-msvd"].train
-    assert preset("ucofia") is PRESETS["ucofia"]
+    assert open_preset("ucofia") is PRESETS["ucofia"]
 
 
 @pytest.mark.parametrize(

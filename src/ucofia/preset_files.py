@@ -20,7 +20,7 @@ PRESET_SUFFIX = ".toml"
 _TABLES = ("model", "train")
 
 
-def preset(name: str) -> Preset:
+def open_preset(name: str) -> Preset:
     """Return a preset by its name, or from a file."""
     return read(Path(name)) if name.endswith(PRESET_SUFFIX) else presets.preset(name)
 

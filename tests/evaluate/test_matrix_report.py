@@ -8,7 +8,7 @@ import pytest
 
 from ucofia.errors import MatrixError, NotFiniteScoreError, UnknownNameError
 from ucofia.evaluate.matrix_files import load_levels, load_truth
-from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score
+from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score_matrix
 from ucofia.metrics import text_to_video_ranks, video_to_text_ranks
 from ucofia.similarity.normalise import (
     dual_softmax,
@@ -43,7 +43,7 @@ def ranks_of(report: Report, name: str, direction: str) -> list[int]:
 def test_every_normalisation_is_what_its_own_function_says_in_both_directions() -> None:
     made = system(0)
     scores, truth = made["scores"], np.arange(30)
-    report = score(
+    report = score_matrix(
         only(scores),
         banks={"t2v": only(made["t2v"]), "v2t": only(made["v2t"])},
         settings=Settings(normalise=NORMALISATIONS, temperature=0.5),
@@ -68,7 +68,9 @@ def test_every_normalisation_is_what_its_own_function_says_in_both_directions() 
 def test_a_normalisation_without_a_bank_uses_the_test_queries_and_warns() -> None:
     made = system(1)
     settings = Settings(normalise=["sinkhorn", "dual-softmax"])
-    report = score(only(made["scores"]), banks={"t2v": only(made["t2v"])}, settings=settings)
+    report = score_matrix(
+        only(made["scores"]), banks={"t2v": only(made["t2v"])}, settings=settings
+    )
     banks = {(x.name, x.direction): x.bank for x in report.lines}
     assert banks["sinkhorn", "t2v"] == "given"
     assert banks["sinkhorn", "v2t"] == banks["dual-softmax", "t2v"] == "test queries"
@@ -86,18 +88,18 @@ def test_a_normalisation_without_a_bank_uses_the_test_queries_and_warns() -> Non
 
 def test_ties_are_reported_with_what_hangs_on_them() -> None:
     scores = np.array([[1.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
-    report = score(only(scores))
+    report = score_matrix(only(scores))
     (warning,) = report.warnings
     assert "text to video: 1 of 3 queries tie with a wrong candidate" in warning
     assert "R@1 is 66.7; were they all won, 100.0" in warning
     first = report.lines[0]
     assert (first.tied, first.if_won.recall[1]) == (1, 100.0)
-    assert not score(only(np.eye(3))).warnings
+    assert not score_matrix(only(np.eye(3))).warnings
 
 
 def test_sinkhorn_with_training_queries_helps_where_there_are_hubs() -> None:
     made = system(2, texts=200, videos=200, bank=2000)
-    report = score(
+    report = score_matrix(
         only(made["scores"]),
         banks={"t2v": only(made["t2v"])},
         settings=Settings(normalise=["none", "sinkhorn"]),
@@ -117,7 +119,7 @@ def test_levels_are_scored_alone_together_and_balanced_in_both_orders() -> None:
     scores = {name: m["scores"] for name, m in zip(("video", "frame"), made, strict=True)}
     bank = {name: m["t2v"] for name, m in zip(("video", "frame"), made, strict=True)}
     settings = Settings(normalise=["none", "sinkhorn"], temperature=1.0)
-    report = score(scores, banks={"t2v": bank}, settings=settings)
+    report = score_matrix(scores, banks={"t2v": bank}, settings=settings)
     truth = np.arange(30)
     mean, mean_bank = ((each["video"] + each["frame"]) / 2 for each in (scores, bank))
     expected = {
@@ -137,7 +139,7 @@ def test_levels_are_scored_alone_together_and_balanced_in_both_orders() -> None:
 def test_several_captions_per_video_are_drawn_together() -> None:
     made = system(5, texts=90, videos=30)
     truth = np.arange(90) % 30
-    report = score(only(made["scores"]), truth=truth)
+    report = score_matrix(only(made["scores"]), truth=truth)
     texts, videos = report.lines
     assert (texts.summary.queries, videos.summary.queries) == (90, 30)
     assert texts.ranks.tolist() == text_to_video_ranks(made["scores"], truth).tolist()
@@ -146,8 +148,10 @@ def test_several_captions_per_video_are_drawn_together() -> None:
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e4, 1e30])
 def test_any_scale_of_scores_has_the_same_raw_figures_and_finite_others(scale: float) -> None:
     made = system(6)
-    plain = score(only(made["scores"]))
-    report = score(only(made["scores"] * scale), settings=Settings(normalise=NORMALISATIONS))
+    plain = score_matrix(only(made["scores"]))
+    report = score_matrix(
+        only(made["scores"] * scale), settings=Settings(normalise=NORMALISATIONS)
+    )
     assert ranks_of(report, "none", "t2v") == ranks_of(plain, "none", "t2v")
     for found in report.lines:
         assert found.ranks.min() >= 1 and found.ranks.max() <= 30
@@ -157,23 +161,23 @@ def test_any_scale_of_scores_has_the_same_raw_figures_and_finite_others(scale: f
 def test_the_temperature_follows_the_scale_of_the_scores_unless_given() -> None:
     made = system(7)["scores"]
     cosines = made / np.abs(made).max()
-    assert score(only(cosines)).temperature == 0.01
-    assert score(only(cosines * 100)).temperature == 1.0
-    given = score(only(cosines), settings=Settings(temperature=0.05))
+    assert score_matrix(only(cosines)).temperature == 0.01
+    assert score_matrix(only(cosines * 100)).temperature == 1.0
+    given = score_matrix(only(cosines), settings=Settings(temperature=0.05))
     assert (given.temperature, given.temperature_reason) == (0.05, "as given")
 
 
 def test_another_system_is_compared_on_the_same_queries() -> None:
     first, second = system(8)["scores"], system(8)["scores"].copy()
     second[np.arange(30), np.arange(30)] += 100
-    report = score(only(first), other=only(second))
+    report = score_matrix(only(first), other=only(second))
     for direction in ("t2v", "v2t"):
         recall = report.versus_other[direction][0]
         raw = next(x for x in report.lines if x.direction == direction)
         assert recall.difference == pytest.approx(100 - raw.summary.recall[1])
         assert recall.losses == 0
     with pytest.raises(MatrixError, match="compare with has 29 rows, but the first has 30"):
-        score(only(first), other=only(second[:29]))
+        score_matrix(only(first), other=only(second[:29]))
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -182,19 +186,19 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(
         MatrixError, match=r"is 20 x 30, so text i cannot belong to video i\. Give"
     ):
-        score(scores)
+        score_matrix(scores)
     truth = np.arange(20)
     with pytest.raises(MatrixError, match=r"the bank is 80 x 29.*columns must be the same videos"):
-        score(scores, truth=truth, banks={"t2v": only(made["t2v"][:, :29])})
+        score_matrix(scores, truth=truth, banks={"t2v": only(made["t2v"][:, :29])})
     with pytest.raises(MatrixError, match=r"video-to-text bank is 80 x 20.*looks transposed"):
-        score(scores, truth=truth, banks={"v2t": only(made["v2t"].T)})
+        score_matrix(scores, truth=truth, banks={"v2t": only(made["v2t"].T)})
     with pytest.raises(MatrixError, match="has levels a, but the scores have total"):
-        score(scores, truth=truth, banks={"t2v": {"a": made["t2v"]}})
+        score_matrix(scores, truth=truth, banks={"t2v": {"a": made["t2v"]}})
     with pytest.raises(UnknownNameError, match="unknown normalisation 'sinkhron'; did you mean"):
-        score(scores, truth=truth, settings=Settings(normalise=["sinkhron"]))  # type: ignore[list-item]
+        score_matrix(scores, truth=truth, settings=Settings(normalise=["sinkhron"]))  # type: ignore[list-item]
     made["scores"][3, 4] = np.nan
     with pytest.raises(NotFiniteScoreError, match=r"\(3, 4\) is NaN"):
-        score(scores, truth=truth)
+        score_matrix(scores, truth=truth)
 
 
 def test_a_matrix_reads_the_same_from_every_kind_of_file(tmp_path: Path) -> None:

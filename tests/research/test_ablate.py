@@ -170,8 +170,8 @@ def test_what_was_not_run_says_so(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_deviation() -> None:
-    assert table.spread([41.0]) == "41.0"
-    assert table.spread([40.0, 42.0]) == "41.0 ± 1.4"
+    assert table.mean_deviation([41.0]) == "41.0"
+    assert table.mean_deviation([40.0, 42.0]) == "41.0 ± 1.4"
 
 
 def test_the_command_shows_results_without_running(

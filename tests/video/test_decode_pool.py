@@ -20,7 +20,7 @@ from ucofia.errors import (
     VideoLimitError,
 )
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop, fit
+from ucofia.video.crop import crop, resize
 from ucofia.video.decode import frames_at
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
@@ -173,7 +173,7 @@ def test_each_death_has_its_reason(actor) -> None:
 def test_whole_pictures_keep_their_shape_and_come_small(clip, actor) -> None:
     whole = replace(request(clip, seconds=(0.0, 1.3)), whole=True)  # of 64 x 48 pixels
     result, vast = decode_many([whole, replace(whole, path="vast")], command=actor)
-    pictures = [fit(frame, 16, 20) for frame in frames_at(clip, [0.0, 1.3]).frames]
+    pictures = [resize(frame, 16, 20) for frame in frames_at(clip, [0.0, 1.3]).frames]
     np.testing.assert_array_equal(result.clips[0].crops, pictures)
     assert isinstance(vast.error, DecoderDiedError)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop, fit, fitted_size
+from ucofia.video.crop import crop, fitted_size, resize
 from ucofia.video.pixels import crops, normalise
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -127,9 +127,9 @@ def test_whole_frames_fit_with_even_sides(
 ) -> None:
     frame = noise(*shape)
     assert fitted_size(frame, 16) == expected
-    assert fit(frame, *expected).shape == (3, *expected)
+    assert resize(frame, *expected).shape == (3, *expected)
 
 
 def test_a_frame_that_fits_stays_as_it_is() -> None:
     frame = noise(8, 14)
-    np.testing.assert_array_equal(fit(frame, *fitted_size(frame, 8)), frame.transpose(2, 0, 1))
+    np.testing.assert_array_equal(resize(frame, *fitted_size(frame, 8)), frame.transpose(2, 0, 1))

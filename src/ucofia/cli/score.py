@@ -77,12 +77,11 @@ def score(
     """
     from ucofia.evaluate import paper_tables
     from ucofia.evaluate.matrix_files import load_levels, load_truth
-    from ucofia.evaluate.matrix_report import Settings
-    from ucofia.evaluate.matrix_report import score as run
+    from ucofia.evaluate.matrix_report import Settings, score_matrix
 
     kinds, depths = _kinds(normalise or [NormaliseChoice.NONE]), _depths(at)
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
-    report = run(
+    report = score_matrix(
         load_levels(sims),
         truth=None if truth is None else load_truth(truth),
         banks={d: load_levels(path) for d, path in given.items() if path is not None},

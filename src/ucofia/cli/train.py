@@ -126,13 +126,13 @@ def train(
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
-    from ucofia.preset_files import preset as named
+    from ucofia.preset_files import open_preset
     from ucofia.train import distributed
     from ucofia.train.build_model import build_model, recipe
     from ucofia.train.loop import train as run
     from ucofia.train.settings import TrainSettings
 
-    chosen, dataset = named(preset), dataset or _dataset_of(preset)
+    chosen, dataset = open_preset(preset), dataset or _dataset_of(preset)
     backbone = backbone or chosen.backbone
     opened = open_data(dataset, data)
     changed = changed_recipe(

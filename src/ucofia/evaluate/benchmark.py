@@ -35,7 +35,7 @@ from ucofia.evaluate.matrix_report import (
     NormalisationName,
     ReportLine,
     Settings,
-    score,
+    score_matrix,
 )
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
@@ -212,13 +212,13 @@ def rank_all(
             weights=weights,
             stepper=stepper,
         )
-        report = score(
+        report = score_matrix(
             {name: scores[name] for name in subset},
             truth=truth,
             banks={d: {name: bank[name] for name in subset} for d, bank in banks.items()},
             settings=settings,
         )
-        # A level alone is a subset of its own; `score` lists it once more beside the whole.
+        # A level alone is a subset of its own; `score_matrix` lists it once more beside the whole.
         lines = [line for line in report.lines if not line.name.startswith("none, ")]
         found += [Ranked(subset, line) for line in lines]
         if progress:

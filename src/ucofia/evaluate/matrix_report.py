@@ -104,7 +104,7 @@ class Variant:
         return ranks(self.scores, truth, bias=self.bias, ties=ties)
 
 
-def score(
+def score_matrix(
     scores: LevelScores,
     *,
     truth: np.ndarray | None = None,

@@ -28,7 +28,7 @@ def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 s
     return np.ascontiguousarray(square.transpose(2, 0, 1))
 
 
-def fit(
+def resize(
     frame: UInt8[np.ndarray, "h x 3"], height: int, width: int
 ) -> UInt8[np.ndarray, "3 height width"]:
     """Resize a whole frame; colours come first."""

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop, fit, fitted_size
+from ucofia.video.crop import crop, fitted_size, resize
 from ucofia.video.decode import Keep, OpenVideo, Picture
 from ucofia.video.limits import Limits, is_picture
 from ucofia.video.sample import SampledSegment, Sampling, sample_frames
@@ -125,7 +125,7 @@ def _keep(size: int, *, whole: bool) -> Keep:
     def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:
         nonlocal shape
         shape = shape or fitted_size(frame, size)  # a stream may change its size; a clip has one
-        return fit(frame, *shape)
+        return resize(frame, *shape)
 
     return keep
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop, fit, fitted_size
+from ucofia.video.crop import crop, fitted_size, resize
 from ucofia.video.decode import VideoInfo
 from ucofia.video.decode_worker import serve
 from ucofia.video.limits import Limits, opened_within, require_file
@@ -35,7 +35,7 @@ def answer(
     info = VideoInfo(0.0, 1, 0.0, width, height, kind, kind)
     size = int(request["size"])
     is_whole = bool(request.get("whole"))
-    kept = fit(frame, *fitted_size(frame, size)) if is_whole else crop(frame, size)
+    kept = resize(frame, *fitted_size(frame, size)) if is_whole else crop(frame, size)
     header = {
         "info": asdict(info),
         "segments": [[0, 0, 1]],

@@ -105,7 +105,7 @@ class Job:
 
     def recipe(self, training: Training) -> dict[str, Any]:
         """Everything that a result depends on besides its seed and the code."""
-        return recipe(self.setup, training)
+        return recipe_of(self.setup, training)
 
     def make(self, named: Named) -> None:
         """Train one row with one seed, evaluate it and write the result."""
@@ -156,7 +156,7 @@ class Job:
             shutil.rmtree(out / "checkpoints")
 
 
-def recipe(setup: Setup, training: Training) -> dict[str, Any]:
+def recipe_of(setup: Setup, training: Training) -> dict[str, Any]:
     """Everything that a result depends on besides its seed and the code."""
     made = {
         "model": to_dict(setup.config(training)),

@@ -29,7 +29,7 @@ PRETRAIN = TrainConfig(
 WORD_DEVIATION = 0.3
 
 
-def pretrained(
+def pretrained_towers(
     folder: Path, *, patch_pixels: int, progress: Progress | None = None
 ) -> ClipBackbone:
     """Train the towers in a folder, or load those that are there; goes on where it stopped."""

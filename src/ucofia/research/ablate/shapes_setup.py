@@ -99,7 +99,7 @@ class ShapesSetup:
         """The model of a training on trained towers."""
         made = self.made_from(training)
         named = {"towers": made["towers"], "pictures": made["pictures"], "data": self.data_name}
-        towers = pretraining.pretrained(
+        towers = pretraining.pretrained_towers(
             self.work / f"towers-{recipe_digest(named)}",
             patch_pixels=training.patch_pixels,
             progress=self.progress,

@@ -20,7 +20,7 @@ from ucofia.evaluate import paper_tables
 from ucofia.evaluate.hubness import COUNTS
 from ucofia.evaluate.report import markdown_table
 from ucofia.metrics import compare
-from ucofia.research.ablate.job import is_made_from, recipe
+from ucofia.research.ablate.job import is_made_from, recipe_of
 from ucofia.research.ablate.rows import (
     FULL,
     TOWER_TRAININGS,
@@ -148,7 +148,7 @@ def _ranks(row: Row, results: Sequence[Result]) -> dict[int, tuple[np.ndarray, n
     }
 
 
-def spread(values: Sequence[float]) -> str:
+def mean_deviation(values: Sequence[float]) -> str:
     """Mean and sample deviation; one value has no deviation."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else NOT_RUN
@@ -157,7 +157,7 @@ def spread(values: Sequence[float]) -> str:
 
 def _row(row: Row, results: Sequence[Result]) -> list[str]:
     def cell(direction: str, metric: str) -> str:
-        return spread([r["test"][direction][row.normalisation][metric] for r in results])
+        return mean_deviation([r["test"][direction][row.normalisation][metric] for r in results])
 
     published = [f"{row.figures[m]:g}" if m in row.figures else "" for m in TABLE_METRICS]
     ours = [cell("t2v", metric) for metric in TABLE_METRICS] + [cell("v2t", "R@1")]
@@ -172,9 +172,12 @@ def _kinds(results: Results) -> str:
         [
             name,
             str(len(results.of(name))),
-            *(spread([r["kinds"][kind] for r in results.of(name)]) for kind in some["kinds"]),
+            *(
+                mean_deviation([r["kinds"][kind] for r in results.of(name)])
+                for kind in some["kinds"]
+            ),
             f"{runs[0]['parameters'] / 1e6:.2f} M" if (runs := results.of(name)) else NOT_RUN,
-            spread([r["train_seconds"] for r in results.of(name)]),
+            mean_deviation([r["train_seconds"] for r in results.of(name)]),
         ]
         for name in trainings()
     ]
@@ -190,7 +193,7 @@ def _levels(results: Results) -> str:
     full = results.of(FULL)
     names = list(full[0]["test"]["t2v"]) if full else []
     rows = [
-        [name, *(spread([r["test"][d][name][m] for r in full]) for d, m in _LEVEL_COLUMNS)]
+        [name, *(mean_deviation([r["test"][d][name][m] for r in full]) for d, m in _LEVEL_COLUMNS)]
         for name in names
     ]
     if not rows:
@@ -202,7 +205,10 @@ def _levels(results: Results) -> str:
 def _retrieved(results: Results) -> str:
     full = results.of(FULL)
     rows = [
-        [f"full, {name}", *(spread([r["retrieved"][name][part] for r in full]) for part in COUNTS)]
+        [
+            f"full, {name}",
+            *(mean_deviation([r["retrieved"][name][part] for r in full]) for part in COUNTS),
+        ]
         for name in ("none", "sinkhorn")
     ]
     (figure,) = paper_tables.figures(table="text:imbalance")
@@ -224,7 +230,7 @@ def _is_current(result: Result, training: Training | None, setup: Setup | None) 
         return False
     found = result["recipe"]
     if setup is not None:
-        return is_made_from(found, recipe(setup, training))
+        return is_made_from(found, recipe_of(setup, training))
     # What `shapes` was drawn from cannot be known without drawing it.
     towers = {**found["towers"], "patch_pixels": training.patch_pixels}
     settings = {"model": to_dict(training.model), "train": asdict(training.train)}
