@@ -18,6 +18,7 @@ from ucofia import checkpoint
 from ucofia.cli import console, main
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index.index import Index
+from ucofia.index.storage import lock
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 
@@ -362,6 +363,27 @@ def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path
     left = Index.open(tmp_path / "index", checkpoint.load(model))
     assert [Path(hit.path).name for hit in left.search("blue")] == ["sky.mp4"]
     assert left.verify() == []
+
+
+@pytest.mark.parametrize("words", [("index", "videos"), ("remove", "videos"), ("compact",)])
+def test_every_writer_says_for_whom_it_waits_and_gives_up_in_time(
+    run: Run,
+    videos: Path,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run("index", videos) == 0
+    monkeypatch.setattr(lock, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
+    named = [videos if word == "videos" else word for word in words]
+    with lock.writer_lock(str(tmp_path / "index"), verb="add"):
+        assert run(*named, "--lock-timeout", 0.1) == 1
+    said = capsys.readouterr().err
+    holder = f"process {os.getpid()} on "
+    assert f"waiting for {holder}" in said
+    assert f"is being written by {holder}" in said and "not free in 0.1 s" in said
 
 
 def test_watching_waits_for_a_folder_that_is_away(model: Path, tmp_path: Path) -> None:

@@ -97,6 +97,15 @@ def test_a_day_is_no_number(client: TestClient, day: str) -> None:
     assert client.get("/api/search?text=red&since=2026-11-18").status_code == 200
 
 
+@pytest.mark.parametrize("name", ["top", "offset", "min_seconds", "max_seconds", "min_confidence"])
+@pytest.mark.parametrize("value", [True, False, "1", [1]])
+def test_a_number_of_json_is_a_number(client: TestClient, name: str, value: object) -> None:
+    response = client.post("/api/search", json={"text": "red", name: value})
+    assert (response.status_code, response.json()["code"]) == (422, "wrong_request")
+    assert client.post("/api/search", json={"text": "red", name: 1}).status_code == 200
+    assert client.get("/api/search", params={"text": "red", name: "1"}).status_code == 200
+
+
 def test_the_description_says_which_texts_are_refused(client: TestClient) -> None:
     described = client.get("/openapi.json").json()["paths"]["/api/search"]["get"]["parameters"]
     pattern = next(one for one in described if one["name"] == "text")["schema"]["pattern"]

@@ -22,7 +22,14 @@ from ucofia.cli.console import (
     show,
     show_json,
 )
-from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption, JsonOption, TopOption
+from ucofia.cli.options import (
+    ClusterOption,
+    DeviceOption,
+    IndexOption,
+    JsonOption,
+    LockTimeoutOption,
+    TopOption,
+)
 from ucofia.cli.setup import require_starter
 from ucofia.errors import IndexWriteError, UnreachableIndexError, UnreadableVideoError
 
@@ -85,6 +92,7 @@ def index_command(
         int | None,
         typer.Option(help="Processes that decode. Default: one less than cores.", min=1),
     ] = None,
+    lock_timeout: LockTimeoutOption = None,
     cluster: ClusterOption = None,
     scratch_gb: Annotated[
         float, typer.Option(help="Room for fetched videos, per worker of a cluster.", min=0.1)
@@ -103,8 +111,10 @@ def index_command(
     opened = _opened(where, model, segment, device)
     remember_index(where, index)
     if texts is not None:
-        opened.set_bank(texts)
-    add: Callable[..., AddReport] = partial(opened.add, prune=prune, workers=workers)
+        opened.set_bank(texts, lock_timeout=lock_timeout)
+    add: Callable[..., AddReport] = partial(
+        opened.add, prune=prune, workers=workers, lock_timeout=lock_timeout
+    )
     if cluster is not None:
         from ucofia.cluster import ingest
 
@@ -160,12 +170,15 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 def remove(
     paths: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
     index: IndexOption = None,
+    lock_timeout: LockTimeoutOption = None,
     json: JsonOption = False,
 ) -> int:
     """Take videos out of an index. The files themselves stay untouched."""
     from ucofia.index.index import Index
 
-    count = Index.open(index_here(index, or_last=False)).remove(paths)
+    opened = Index.open(index_here(index, or_last=False))
+    with progress_bar(quiet=json) as progress:
+        count = opened.remove(paths, lock_timeout=lock_timeout, progress=progress)
     show_json({"removed": count}) if json else show(f"{count} removed")
     return 0
 
@@ -185,14 +198,16 @@ def verify(index: IndexOption = None, json: JsonOption = False) -> int:
 
 
 @app.command()
-def compact(index: IndexOption = None, json: JsonOption = False) -> int:
+def compact(
+    index: IndexOption = None, lock_timeout: LockTimeoutOption = None, json: JsonOption = False
+) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
     from ucofia.index.index import Index
 
     opened = Index.open(index_here(index, or_last=False))
     before = opened.info().size_bytes
     with progress_bar(quiet=json) as progress:
-        opened.compact(progress=progress)
+        opened.compact(lock_timeout=lock_timeout, progress=progress)
     after = opened.info().size_bytes
     sizes = {"before_bytes": before, "after_bytes": after}
     show_json(sizes) if json else show(f"{before} -> {after} bytes")

@@ -29,6 +29,14 @@ ClusterOption = Annotated[
         metavar="auto|local|ADDRESS",
     ),
 ]
+LockTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds to wait for another process that writes to the index. Default: as long as "
+        "it takes.",
+        min=0,
+    ),
+]
 TopOption = Annotated[int, typer.Option(help="How many results.", min=1)]
 
 UnderOption = Annotated[

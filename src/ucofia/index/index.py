@@ -307,12 +307,14 @@ class Index(Queries):
         paths: Path | str | Sequence[Path | str],
         *,
         lock_timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> int:
         """Forget files, or all files below folders. The files themselves stay untouched.
 
         Args:
             paths: Videos of the index, or folders of them.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+            progress: Called with (what, done, total) now and then while it waits.
 
         Returns:
             How many files were forgotten.
@@ -327,7 +329,7 @@ class Index(Queries):
             2
         """
         places = [place_of(path) for path in _each(paths)]
-        with self._writing("remove", lock_timeout) as is_locked:
+        with self._writing("remove", lock_timeout, progress) as is_locked:
             gone = sorted(path for path in self._store.files() if is_below(path, places))
             for place in places:
                 if not any(is_below(path, [place]) for path in gone):

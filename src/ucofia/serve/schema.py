@@ -11,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
 )
 
@@ -38,6 +39,13 @@ def _day(value: object) -> object:
     raise ValueError("a day is written like 2026-11-18")
 
 
+def _number(value: object, info: ValidationInfo) -> object:
+    """Refuse what is no number in JSON; in an address all values are texts."""
+    if info.mode == "json" and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError("it must be a number")
+    return value
+
+
 def _described(longest: int, pattern: str) -> WithJsonSchema:
     """Describe what the functions above check: their messages are clearer than a pattern."""
     limits = {"minLength": 1, "maxLength": longest, "pattern": pattern}
@@ -60,6 +68,8 @@ PathText = Annotated[
     _described(4096, f"^{_PLAIN}*$"),
 ]
 Day = Annotated[date, BeforeValidator(_day)]
+Count = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number)]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
@@ -71,13 +81,13 @@ class Page(BaseModel):
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
-    top: int = Field(TOP, ge=1, le=TOP_MOST, description="How many hits.")
-    offset: int = Field(0, ge=0, le=OFFSET_MOST, description="How many better hits to skip.")
+    top: Count = Field(TOP, ge=1, le=TOP_MOST, description="How many hits.")
+    offset: Count = Field(0, ge=0, le=OFFSET_MOST, description="How many better hits to skip.")
     under: list[PathText] = Field(
         [], max_length=20, description="Only videos in or below these folders, or these files."
     )
-    min_seconds: float | None = Field(None, ge=0, description="Only videos at least this long.")
-    max_seconds: float | None = Field(None, ge=0, description="Only videos at most this long.")
+    min_seconds: Number | None = Field(None, ge=0, description="Only videos at least this long.")
+    max_seconds: Number | None = Field(None, ge=0, description="Only videos at most this long.")
     since: Day | None = Field(None, description="Only files written on this day or later.")
     until: Day | None = Field(None, description="Only files written on this day or earlier.")
 
@@ -94,7 +104,7 @@ class TextPage(Page):
     without: list[Text] = Field(
         [], alias="not", max_length=TEXTS_COMBINED, description="Texts that must not fit."
     )
-    min_confidence: float | None = Field(
+    min_confidence: Number | None = Field(
         None, ge=0, le=1, description="Leave out hits that are less sure."
     )
 
