@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from running import running
 
 from ucofia.index.index import Index
+from ucofia.serve.schema import TextPage
 
 INNER = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -113,6 +114,14 @@ def test_the_description_says_which_texts_are_refused(client: TestClient) -> Non
         assert bool(re.search(pattern, text)) == is_fine
         status = client.get("/api/search", params={"text": text}).status_code
         assert status == (200 if is_fine else 422)
+
+
+def test_the_description_has_the_bounds_of_numbers() -> None:
+    described = TextPage.model_json_schema()["properties"]
+    for name in ("min_seconds", "max_seconds", "min_confidence"):
+        assert described[name]["anyOf"][0]["minimum"] == 0
+    assert described["min_confidence"]["anyOf"][0]["maximum"] == 1
+    assert (described["top"]["minimum"], described["offset"]["minimum"]) == (1, 0)
 
 
 def test_a_client_that_leaves_within_its_body_is_no_bug(

@@ -69,7 +69,8 @@ PathText = Annotated[
 ]
 Day = Annotated[date, BeforeValidator(_day)]
 Count = Annotated[int, BeforeValidator(_number)]
-Number = Annotated[float, BeforeValidator(_number)]
+Seconds = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 TOP_MOST = 100
 OFFSET_MOST = 1000
@@ -86,8 +87,8 @@ class Page(BaseModel):
     under: list[PathText] = Field(
         [], max_length=20, description="Only videos in or below these folders, or these files."
     )
-    min_seconds: Number | None = Field(None, ge=0, description="Only videos at least this long.")
-    max_seconds: Number | None = Field(None, ge=0, description="Only videos at most this long.")
+    min_seconds: Seconds | None = Field(None, description="Only videos at least this long.")
+    max_seconds: Seconds | None = Field(None, description="Only videos at most this long.")
     since: Day | None = Field(None, description="Only files written on this day or later.")
     until: Day | None = Field(None, description="Only files written on this day or earlier.")
 
@@ -104,9 +105,7 @@ class TextPage(Page):
     without: list[Text] = Field(
         [], alias="not", max_length=TEXTS_COMBINED, description="Texts that must not fit."
     )
-    min_confidence: Number | None = Field(
-        None, ge=0, le=1, description="Leave out hits that are less sure."
-    )
+    min_confidence: Share | None = Field(None, description="Leave out hits that are less sure.")
 
 
 class Moment(BaseModel):
