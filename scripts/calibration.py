@@ -197,7 +197,8 @@ def answers(
             bank += share * (level[kinds == kind] + bias)
             total += share * (scores.texts[name][np.ix_(asked[own], gallery)] + bias)
         mean, deviation = bank.mean(0), bank.std(0)
-        curve = confidence.fit(confidence.standardise(bank, mean, deviation).max(1), kind)
+        known = confidence.TextScores.of(confidence.standardise(bank, mean, deviation))
+        curve = confidence.calibrate(known, kind, len(gallery))
         assert curve is not None
         z = confidence.standardise(total, mean, deviation)
         for at, text in enumerate(asked[own]):

@@ -10,7 +10,7 @@ from fakes import COLOURS, clip, colour_model
 
 from ucofia import errors
 from ucofia.index.calibration.bank import Normalisation, Null
-from ucofia.index.calibration.confidence import Calibration
+from ucofia.index.calibration.confidence import Calibration, Gumbel
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, hits_of
 from ucofia.index.search import search
@@ -69,7 +69,7 @@ def test_the_surest_are_found_however_many_better_ones_are_not(
     collection = replace(plain, segments=paths)
     mean, deviation = rng.normal(0, 20, 400), rng.uniform(2, 20, 400)
     mean[::50] = np.nan  # not balanced yet
-    law = Calibration(location=3.0, spread=0.5)
+    law = Calibration(Gumbel(3.0, 0.5))
     found = Normalisation(dict(plain.biases), {"sentence": Null(mean, deviation, law)})
     few = Filters(min_seconds=0)
     model, store = index.model, index._store

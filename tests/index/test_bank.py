@@ -199,7 +199,8 @@ def test_words_are_judged_by_words_and_sentences_by_sentences(
         null = totals(kin)
         mean, deviation = null.mean(0), null.std(0)
         row = index.collection().row_of_segment[hit.segment]
-        law = confidence.fit(((null - mean) / deviation).max(1), "sentence" if biased else "words")
+        scores = confidence.TextScores.of((null - mean) / deviation)
+        law = confidence.calibrate(scores, "sentence" if biased else "words", null.shape[1])
         assert law is not None
         expected = law.confidence((totals([text])[0, row] - mean[row]) / deviation[row])
         assert hit.confidence == pytest.approx(float(expected), abs=1e-3)

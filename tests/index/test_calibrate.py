@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucofia.index.calibration import confidence as calibrate
-from ucofia.index.calibration.confidence import MATCH, Calibration
+from ucofia.index.calibration.confidence import (
+    MATCH,
+    Calibration,
+    Gumbel,
+    NormalMaxima,
+    TextKind,
+    TextScores,
+)
 
 Array = np.ndarray
 
@@ -26,10 +33,10 @@ def scores(
     return found, is_match
 
 
-def fitted(bank: Array) -> tuple[Calibration, Array, Array]:
+def fitted(bank: Array, kind: TextKind = "sentence") -> tuple[Calibration, Array, Array]:
     mean, deviation = bank.mean(0), bank.std(0)
-    best = calibrate.standardise(bank, mean, deviation).max(1)
-    calibration = calibrate.fit(best)
+    standard = calibrate.standardise(bank, mean, deviation)
+    calibration = calibrate.calibrate(TextScores.of(standard), kind, bank.shape[1])
     assert calibration is not None
     return calibration, mean, deviation
 
@@ -45,6 +52,47 @@ def test_the_p_value_is_how_often_absent_texts_come_as_high(matching: float) -> 
         seen = (calibration.p_value(best) <= promised).mean()
         assert seen < 1.7 * promised
         assert matching or seen > 0.3 * promised  # matches in the bank only make it cautious
+
+
+@pytest.mark.parametrize(
+    ("matching", "segments"), [(0.0, 1), (0.0, 3), (0.0, 20), (0.2, 20), (0.0, 400), (0.7, 400)]
+)
+def test_words_of_the_bank_that_match_do_not_make_it_cautious(
+    matching: float, segments: int
+) -> None:
+    rng = np.random.default_rng(0)
+    bank, _ = scores(rng, 500, segments, matching=matching, gain=2)
+    calibration, mean, deviation = fitted(bank, "words")
+    absent, _ = scores(rng, 4000, segments, matching=0.0, gain=0)
+    best = calibrate.standardise(absent, mean, deviation).max(1)
+    for promised in (0.05, 0.12, 0.5):
+        seen = (calibration.p_value(best) <= promised).mean()
+        assert 0.2 * promised < seen < 1.8 * promised
+    if matching > 0.5:  # the best values of such a bank would
+        cautious, _, _ = fitted(bank)
+        seen = (calibration.p_value(best) <= 0.12).mean()
+        assert (cautious.p_value(best) <= 0.12).mean() < 0.5 * seen
+
+
+def test_the_law_of_words_follows_the_number_of_segments() -> None:
+    rng = np.random.default_rng(0)
+    standard = rng.normal(0, 1, (100, 50))
+    few, many = (
+        calibrate.calibrate(TextScores.of(standard), "words", count) for count in (50, 5000)
+    )
+    assert few is not None and many is not None
+    assert many.p_value(3.5) > 10 * few.p_value(3.5)
+    draws = rng.normal(0, 1, (2000, 5000)).max(1)
+    assert (many.p_value(draws) <= 0.1).mean() == pytest.approx(0.1, abs=0.07)
+
+
+def test_scores_of_texts_are_joined_from_parts() -> None:
+    standard = np.random.default_rng(0).normal(1, 2, (30, 17))
+    parts = [TextScores.of(part) for part in np.split(standard, [1, 9], axis=1)]
+    whole, found = TextScores.of(standard), TextScores.joined(parts)
+    assert found.segments == whole.segments == 17
+    for name in ("best", "mean", "variance"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name))
 
 
 def test_confidence_promises_no_more_than_held_out_texts_keep() -> None:
@@ -89,30 +137,34 @@ def test_a_clear_match_is_called_one_in_collections_of_any_size(segments: int) -
 
 def test_a_match_is_what_is_more_likely_right_than_wrong() -> None:
     z = np.linspace(0, 10, 200)
-    calibration = Calibration(3.0, 0.5)
+    calibration = Calibration(Gumbel(3.0, 0.5))
     assert (calibration.is_match(z) == (calibration.confidence(z) >= MATCH)).all()
     assert 0 < calibration.is_match(z).mean() < 1
 
 
 @given(st.lists(st.floats(-5, 20), min_size=2, max_size=20))
 def test_confidence_rises_with_the_score_and_stays_a_probability(values: list[float]) -> None:
-    sure = Calibration(3.0, 0.5).confidence(np.sort(values))
+    sure = Calibration(Gumbel(3.0, 0.5)).confidence(np.sort(values))
     assert (np.diff(sure) >= 0).all()
     assert (sure >= 0).all() and (sure <= 1).all()
 
 
 def test_too_few_texts_are_no_calibration() -> None:
-    assert calibrate.fit(np.arange(5.0)) is None
-    assert calibrate.fit(np.full(100, -np.inf)) is None
+    for values in (np.zeros((5, 9)), np.full((100, 9), -np.inf)):
+        with np.errstate(invalid="ignore"):
+            scores = TextScores.of(values)
+        for kind in calibrate.ODDS:
+            assert calibrate.calibrate(scores, kind, 9) is None
 
 
-@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("confidence", [0.15, 0.3, 0.5, 0.9, 0.999])
 def test_a_confidence_leads_back_to_its_score(confidence: float) -> None:
-    law = Calibration(location=3.0, spread=0.4)
-    assert law.confidence(law.z_of(confidence)) == pytest.approx(confidence, abs=1e-9)
+    normal = NormalMaxima(np.zeros(30), np.linspace(0.5, 1, 30), 100)
+    for law in (Calibration(Gumbel(3.0, 0.4)), Calibration(normal, "words")):
+        assert law.confidence(law.z_of(confidence)) == pytest.approx(confidence, abs=1e-9)
 
 
 def test_the_least_and_the_most_confidence_leave_nothing_out() -> None:
-    law = Calibration(location=3.0, spread=0.4)
+    law = Calibration(Gumbel(location=3.0, spread=0.4))
     assert law.z_of(0.01) == -np.inf  # every score is surer than that
     assert law.confidence(law.z_of(1.0)) == pytest.approx(1.0)

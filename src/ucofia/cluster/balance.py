@@ -29,6 +29,7 @@ from ucofia.index.calibration.balance import (
     scored,
     solve_here,
 )
+from ucofia.index.calibration.confidence import TextScores
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
@@ -91,8 +92,8 @@ class BankActor:
         """Sweep once: the segments' biases, and what the texts' potentials would be alone."""
         return self._steps[level](potentials)
 
-    def nulls(self, biases: dict[str, Array]) -> tuple[Nulls, Array]:
-        """What the texts score for each segment on average, and the best value of each text."""
+    def nulls(self, biases: dict[str, Array]) -> tuple[Nulls, TextScores]:
+        """What the texts score for each segment on average, and how each text scores."""
         scores = {name: level.T for name, level in self._scores.items()}
         return nulls(self._model, self._kinds, scores, biases)
 

@@ -57,7 +57,7 @@ def info(store: Store) -> IndexInfo:
         failures={path: failure.reason for path, failure in sorted(failures.items())},
         segment=settings.segment,
         bank_texts=len(bank.texts) if bank else 0,
-        has_confidence=bank is not None and bool(bank.calibrations),
+        has_confidence=bank is not None and bank.has_confidence,
         balancing_is_due=bank.is_due(len(segments)) if bank else False,
         format=settings.format,
         version=store.version,

@@ -214,7 +214,7 @@ class Engine:
         bank = self.snapshot.bank
         if bank is None or not bank.is_solved or not len(self.snapshot.collection):
             return []
-        order = np.argsort(-bank.best, kind="stable")
+        order = np.argsort(-bank.scores.best, kind="stable")
         short = [bank.texts[at] for at in order if len(bank.texts[at].split()) <= EXAMPLE_WORDS]
         texts = short[:EXAMPLES_TRIED]
         answers = self.snapshot.search_many(

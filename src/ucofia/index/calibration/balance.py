@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ucofia import scratch_array
-from ucofia.index.calibration.confidence import TextKind, standardise
+from ucofia.index.calibration.confidence import TextKind, TextScores, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
@@ -35,7 +35,7 @@ class Solved:
     potentials: dict[str, Array]
     biases: dict[str, Array]
     nulls: Nulls
-    best: Array
+    scores: TextScores
 
 
 class Solver(Protocol):
@@ -115,7 +115,7 @@ def joined(parts: Sequence[Solved]) -> Solved:
         potentials,
         {name: np.concatenate([part.biases[name] for part in parts]) for name in potentials},
         {kind: _joined_null(kind, parts) for kind in parts[0].nulls},
-        np.max([part.best for part in parts], axis=0),
+        TextScores.joined([part.scores for part in parts]),
     )
 
 
@@ -146,22 +146,23 @@ def scored(
 
 def nulls(
     model: "Model", kinds: Kinds, scores: dict[str, Array], biases: dict[str, Array]
-) -> tuple[Nulls, Array]:
-    """Mean and deviation of the bank's totals per kind and segment; the best of each text."""
+) -> tuple[Nulls, TextScores]:
+    """Mean and deviation of the bank's totals per kind and segment; how each text scores."""
     weights = {level.name: level.weight for level in model.config.levels}
     whole = sum(weights.values())
     texts, segments = next(iter(scores.values())).shape
     found = {kind: (np.empty(segments), np.empty(segments)) for kind in kinds}
-    best = np.full(texts, -np.inf)
+    parts: list[TextScores] = []
     for start in range(0, segments, SEGMENTS_AT_ONCE):
         part = slice(start, start + SEGMENTS_AT_ONCE)
+        standard = np.empty((texts, min(segments - start, SEGMENTS_AT_ONCE)))
         for kind, own in kinds.items():
             mean, deviation = found[kind]
-            total = np.zeros((int(own.sum()), len(mean[part])))
+            total = np.zeros((int(own.sum()), standard.shape[1]))
             for name, values in scores.items():
                 bias = biases[name][part] if kind == "sentence" else 0.0
                 total += (values[own, part] + bias) * (weights[name] / whole)
             mean[part], deviation[part] = total.mean(0), total.std(0)
-            standard = standardise(total, mean[part], deviation[part])
-            best[own] = np.maximum(best[own], standard.max(1))
-    return found, best
+            standard[own] = standardise(total, mean[part], deviation[part])
+        parts.append(TextScores.of(standard))
+    return found, TextScores.joined(parts)

@@ -22,9 +22,18 @@ import pyarrow as pa
 from ucofia.atomic import write_tensors
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance
-from ucofia.index.calibration import confidence as calibrate
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
-from ucofia.index.calibration.confidence import Calibration, Confidence, TextKind, standardise
+from ucofia.index.calibration.confidence import (
+    ODDS,
+    Calibration,
+    Confidence,
+    TextKind,
+    TextScores,
+    calibrate,
+    kind_of,
+    kinds_of,
+    standardise,
+)
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
@@ -38,10 +47,13 @@ logger = logging.getLogger(__name__)
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
-METHOD = "kinds"  # names the way of solving: a bank that was solved in another is solved again
+METHOD = (
+    "kinds, moments"  # names the way of solving: a bank that was solved in another is solved again
+)
 FEWEST_CACHED = 500  # texts; the features of fewer are not kept in the cache
 KEPT_FILES = 4  # banks, or models; each takes about 20 MB
 _PARTS = ("sentence", "words", "word_mask")
+_SCORES = ("best", "mean", "variance")
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
@@ -51,7 +63,7 @@ class Bank:
 
     texts: tuple[str, ...]
     potentials: dict[str, Array]  # per level, one number per text
-    best: Array  # highest standardised score of each text in this collection, within its kind
+    scores: TextScores  # of each text in this collection, standardised within its kind
     solved_segments: int
     generation: str  # names the potentials; biases carry it
     changed_segments: int = 0  # that came or went since it was solved
@@ -64,14 +76,18 @@ class Bank:
     @cached_property
     def kinds(self) -> Kinds:
         """Which of the texts are of each kind."""
-        kinds = np.array(calibrate.kinds_of(self.texts))
-        return {kind: kinds == kind for kind in calibrate.ODDS if (kinds == kind).any()}
+        kinds = np.array(kinds_of(self.texts))
+        return {kind: kinds == kind for kind in ODDS if (kinds == kind).any()}
 
-    @cached_property
-    def calibrations(self) -> dict[TextKind, Calibration]:
-        """The curves that give confidence; none before it is solved, or with too few texts."""
-        found = {k: calibrate.fit(self.best[texts], k) for k, texts in self.kinds.items()}
+    def calibrations(self, segments: int) -> dict[TextKind, Calibration]:
+        """What gives confidence in so many segments; none when unsolved, or with too few texts."""
+        found = {k: calibrate(self.scores[texts], k, segments) for k, texts in self.kinds.items()}
         return {kind: curve for kind, curve in found.items() if curve is not None}
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether there is confidence in any number of segments."""
+        return bool(self.calibrations(1))
 
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again pays."""
@@ -117,7 +133,7 @@ class Normalisation:
 
     def of(self, text: str) -> "TextNormalisation":
         """What of it holds for a text."""
-        kind = calibrate.kind_of(text) if len(self.nulls) > 1 else "sentence"
+        kind = kind_of(text) if len(self.nulls) > 1 else "sentence"
         biases = {} if kind == "words" else self.biases
         return TextNormalisation(kind, biases, self.nulls.get(kind))
 
@@ -154,7 +170,7 @@ def read(store: Store) -> Bank | None:
     bank = Bank(
         texts=tuple(table.column("text").to_pylist()),
         potentials={n.removeprefix("potential_"): table.column(n).to_numpy() for n in levels},
-        best=table.column("best").to_numpy(),
+        scores=_scores(table, int(about.get("solved_segments", 0))),
         solved_segments=int(about.get("solved_segments", 0)),
         generation=about.get("generation", ""),
         changed_segments=int(about.get("changed_segments", 0)),
@@ -181,7 +197,8 @@ def _unsolved(texts: Sequence[str]) -> Bank:
     cleaned = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not cleaned:
         raise SettingError("bank", [], "it needs at least one text")
-    return Bank(tuple(cleaned), {}, np.full(len(cleaned), -np.inf), 0, "")
+    none = np.full(len(cleaned), np.nan)
+    return Bank(tuple(cleaned), {}, TextScores(none, none, none, 0), 0, "")
 
 
 def update(
@@ -245,7 +262,7 @@ def solve(
     text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
-    solved = Bank(bank.texts, found.potentials, found.best, len(collection), generation)
+    solved = Bank(bank.texts, found.potentials, found.scores, len(collection), generation)
     store.put_small(BANK, _table(solved))
     ids = values_of(collection.segments, "id")
     store.put_small(BIAS, _bias_table(ids, generation, found.biases, found.nulls))
@@ -278,7 +295,7 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
     biases = {n: column(BIAS_OF + n, 0.0) for n in bank.potentials}
     nulls = {
         kind: Null(column(MEAN_OF + kind, np.nan), column(DEVIATION_OF + kind, np.nan), curve)
-        for kind, curve in bank.calibrations.items()
+        for kind, curve in bank.calibrations(len(collection)).items()
     }
     return Normalisation(biases, nulls)
 
@@ -297,9 +314,11 @@ def _extend(
     found = (solver or balance.solve_here)(
         store, model, text, bank.kinds, some, progress, bank.potentials
     )
-    # A maximum may be taken twice; so a run that is killed in between does no harm.
-    best = np.maximum(bank.best, found.best)
-    counted = _count(store, replace(bank, best=best), len(rows))
+    # A maximum may be taken twice; so a run that is killed in between does no harm. Means and
+    # variances stay those of the solution.
+    best = np.fmax(bank.scores.best, found.scores.best)
+    bank = replace(bank, scores=replace(bank.scores, best=best))
+    counted = _count(store, bank, len(rows))
     ids = values_of(some.segments, "id")
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
     store.put_small(BIAS, table, merge=True)
@@ -314,7 +333,8 @@ def _current_ids(table: Table | None, bank: Bank) -> set[str]:
 
 
 def _table(bank: Bank) -> Table:
-    columns = {"text": list(bank.texts), "best": bank.best}
+    scores = {name: getattr(bank.scores, name) for name in _SCORES}
+    columns = {"text": list(bank.texts), **scores}
     columns |= {f"potential_{name}": values for name, values in bank.potentials.items()}
     about = {
         "generation": bank.generation,
@@ -322,6 +342,14 @@ def _table(bank: Bank) -> Table:
         "changed_segments": str(bank.changed_segments),
     }
     return pa.table(columns).replace_schema_metadata(about)
+
+
+def _scores(table: Table, segments: int) -> TextScores:
+    """Read how each text scores; numbers that an earlier version did not have are NaN."""
+    names = table.column_names
+    none = np.full(len(table), np.nan)
+    found = {n: table.column(n).to_numpy() if n in names else none for n in _SCORES}
+    return TextScores(**found, segments=segments)
 
 
 def _bias_table(

@@ -2,15 +2,17 @@
 
 Raw scores compare within one query only: some segments are near everything, and the best of many
 is high by chance. So a score is first measured against the bank's scores for the same segment, in
-deviations above their mean. Then the best such value of each bank text, over the whole collection,
-shows how high a text comes that was not written for this collection. A Gumbel curve, the law of
-maxima, is laid through the middle of these values; their upper end is not used, because some bank
-texts do match something here (many such texts make the answers more cautious, never less). It
-gives the p-value of a hit: how often an absent text would have a best hit as good. It knows how
-large the collection is, because the maxima do.
+deviations above their mean. The law of the best such value of a text that is absent gives the
+p-value of a hit: how often such a text would have a best hit as good.
 
 Single words and sentences are two kinds of query: their scores spread differently over the same
-segment. So each is measured against those of the bank's texts that are of its kind.
+segment. So each is measured against those of the bank's texts that are of its kind, and each has a
+law of its own. A sentence of the bank is hardly ever about a segment, so the best values of the
+bank's sentences show the law: a Gumbel curve, the law of maxima, is laid through their middle. But
+the more segments there are, the more of the bank's everyday words are about some of them, and
+their best values are no longer those of absent words. So for words the best values are not used:
+each word's mean and deviation over the segments, which a few that it is about hardly change, tell
+how high the best of so many would come if they were normal.
 
 Confidence is logistic in the logarithm of the p-value. Its constants were fitted on captioned
 pictures, half of the questions about things that were not there (`scripts/calibration.py`). A
@@ -21,7 +23,8 @@ Pure functions on numbers; knows no files and no model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -31,7 +34,7 @@ from ucofia.index.storage.schema import Array
 TextKind = Literal["words", "sentence"]
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
-ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.1, 1.0), "sentence": (-2.7, 1.1)}
+ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.1, 0.8), "sentence": (-2.7, 1.1)}
 MOST_WORDS = 2  # besides articles; a longer query is a sentence
 ARTICLES = frozenset(("a", "an", "the"))
 MATCH = 0.5  # confidence from which a hit is called a match
@@ -40,6 +43,8 @@ MAYBE = 0.25  # confidence from which what is no match may still be one
 FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
+_GRID = np.arange(-4.0, 16.0, 0.05)  # standardised scores at which a law is tabled
+_POOLED = 8.0  # segments that all words' common deviation counts for beside each word's own
 
 
 @dataclass(frozen=True)
@@ -50,20 +55,72 @@ class Confidence:
     is_match: bool
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Law(Protocol):
     """The law of the best standardised score of a text that matches nothing."""
+
+    def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often the best is at least this good."""
+
+    def z_at(self, tail: float) -> float:
+        """What is reached so often; below 1."""
+
+
+@dataclass(frozen=True)
+class Gumbel:
+    """The law of maxima."""
 
     location: float
     spread: float
-    kind: TextKind = "sentence"
 
-    def p_value(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
-        """How often an absent text would have a best hit at least this good."""
+    def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often the best is at least this good."""
         reduced = np.clip(
             (np.asarray(z, dtype=np.float64) - self.location) / self.spread, -30, 700
         )
         return np.asarray(-np.expm1(-np.exp(-reduced)))
+
+    def z_at(self, tail: float) -> float:
+        """What is reached so often; below 1."""
+        return float(self.location - self.spread * np.log(-np.log1p(-tail)))
+
+
+@dataclass(frozen=True)
+class NormalMaxima:
+    """The best of some segments, for texts whose scores are normal over segments."""
+
+    mean: Float[Array, " q"]
+    deviation: Float[Array, " q"]
+    segments: int
+
+    @cached_property
+    def _log_tail(self) -> Float[Array, " g"]:
+        from torch import from_numpy  # whoever asks for a confidence has searched
+        from torch.special import log_ndtr
+
+        apart = (_GRID[:, None] - self.mean) / np.maximum(self.deviation, 1e-6)
+        tails = -np.expm1(self.segments * log_ndtr(from_numpy(apart)).numpy())
+        found = np.log(np.clip(tails.mean(1), 1e-290, 1.0))
+        return np.asarray(np.minimum.accumulate(found))
+
+    def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often the best is at least this good."""
+        return np.asarray(np.exp(np.interp(z, _GRID, self._log_tail)))
+
+    def z_at(self, tail: float) -> float:
+        """What is reached so often; below 1."""
+        return float(np.interp(-np.log(tail), -self._log_tail, _GRID))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """From a standardised score to a confidence."""
+
+    law: Law
+    kind: TextKind = "sentence"
+
+    def p_value(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often an absent text would have a best hit at least this good."""
+        return self.law.tail(z)
 
     def confidence(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """Chance that a hit is a match."""
@@ -77,13 +134,41 @@ class Calibration:
         odds = np.log(share) - np.log1p(-share)
         intercept, slope = ODDS[self.kind]
         p_value = np.exp((intercept - odds) / slope)
-        if p_value >= 1:
-            return -np.inf
-        return float(self.location - self.spread * np.log(-np.log1p(-p_value)))
+        return -np.inf if p_value >= 1 else self.law.z_at(float(p_value))
 
     def is_match(self, z: Float[Array, "*n"] | float) -> Array:
         """Whether a hit is more likely right than wrong."""
         return np.asarray(self.confidence(z) >= MATCH)
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """How every text of a bank scores some segments, standardised."""
+
+    best: Float[Array, " q"]
+    mean: Float[Array, " q"]
+    variance: Float[Array, " q"]  # over the segments themselves: of one segment it is 0
+    segments: int
+
+    @classmethod
+    def of(cls, standard: Float[Array, "q n"]) -> "TextScores":
+        """Summarise the standardised scores of all texts for some segments."""
+        return cls(standard.max(1), standard.mean(1), standard.var(1), standard.shape[1])
+
+    @classmethod
+    def joined(cls, parts: Sequence["TextScores"]) -> "TextScores":
+        """Summarise all segments from summaries of some each."""
+        counts = np.array([part.segments for part in parts], dtype=np.float64)
+        share = (counts / counts.sum())[:, None]
+        means = np.stack([part.mean for part in parts])
+        mean = (share * means).sum(0)
+        within = np.stack([part.variance for part in parts])
+        variance = (share * (within + (means - mean) ** 2)).sum(0)
+        return cls(np.max([part.best for part in parts], 0), mean, variance, int(counts.sum()))
+
+    def __getitem__(self, texts: Array) -> "TextScores":
+        """Select some texts."""
+        return TextScores(self.best[texts], self.mean[texts], self.variance[texts], self.segments)
 
 
 def kind_of(text: str) -> TextKind:
@@ -105,16 +190,42 @@ def kinds_of(texts: Sequence[str]) -> tuple[TextKind, ...]:
     return tuple("sentence" if is_one else kind for kind in kinds)
 
 
-def fit(best_of_text: Float[Array, " q"], kind: TextKind = "sentence") -> Calibration | None:
-    """Lay the curve through the middle of the bank's best values; None when there are too few."""
-    values = np.sort(np.asarray(best_of_text, dtype=np.float64))
-    if len(values) < FEWEST_TEXTS or not np.isfinite(values).all():
+def calibrate(scores: TextScores, kind: TextKind, segments: int) -> Calibration | None:
+    """Calibrate a kind of query from the bank's texts of that kind.
+
+    Args:
+        scores: What those texts scored for the segments that were there when the bank was solved.
+        kind: Which kind they are.
+        segments: How many segments there are now.
+
+    Returns:
+        None when there are too few texts, or their scores are not numbers.
+    """
+    if len(scores.best) < FEWEST_TEXTS or not np.isfinite(scores.best).all():
         return None
+    law = gumbel(scores.best) if kind == "sentence" else normal_maxima(scores, segments)
+    return Calibration(law, kind)
+
+
+def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
+    """Lay the curve through the middle of the bank's best values.
+
+    Their upper end is not used: some texts do match something here (many such texts make the
+    answers more cautious, never less).
+    """
     shares = np.arange(_LOW, _HIGH, _STEP)
-    seen = np.quantile(values, shares)
+    seen = np.quantile(np.asarray(best_of_text, dtype=np.float64), shares)
     expected = -np.log(-np.log(shares))  # where a Gumbel of location 0 and spread 1 has them
     spread, location = np.polyfit(expected, seen, 1)
-    return Calibration(float(location), max(float(spread), 1e-6), kind)
+    return Gumbel(float(location), max(float(spread), 1e-6))
+
+
+def normal_maxima(scores: TextScores, segments: int) -> NormalMaxima:
+    """Take the mean and deviation of each text; of few segments all texts count for each."""
+    free = scores.segments - 1
+    common = scores.variance.mean() * scores.segments / max(free, 1)
+    pooled = (scores.variance * scores.segments + _POOLED * common) / (free + _POOLED)
+    return NormalMaxima(scores.mean, np.sqrt(pooled), segments)
 
 
 def standardise(
