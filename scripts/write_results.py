@@ -74,7 +74,7 @@ def hubness_on_videos() -> str:
         "how often a video of MSR-VTT 1k-A is the first hit, before and after Sinkhorn-Knopp"
     )
     return (
-        f"The tuned model, {about_it} (the paper's figure 5: 34, 43 and 23 per cent before):"
+        f"The model tuned on MSR-VTT, {about_it} (the paper's figure 5: 34, 43 and 23 per cent before):"
         f"\n\n![{about_it}](img/retrieved-msrvtt.png)"
     )
 
@@ -120,7 +120,7 @@ def ablations_on_videos() -> Iterator[str]:
             f"{train['batch']}, rate "
             f"{train['head_rate']:g}. Means and deviations over seeds; the last column tests a "
             f"row against the one above it, over the same queries of all seeds, with videos as "
-            f"groups. The paper's figures are for CLIP ViT-B/32 with both towers trained."
+            f"groups. The paper's figures are MSR-VTT's, CLIP ViT-B/32, both towers trained."
         )
         page = "\n" + table.page(found, on_tokens=True).strip()
         yield page.replace("\n### ", f"\n### {name}: ").strip()
