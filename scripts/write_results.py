@@ -74,7 +74,8 @@ def hubness_on_videos() -> str:
         "how often a video of MSR-VTT 1k-A is the first hit, before and after Sinkhorn-Knopp"
     )
     return (
-        f"The model tuned on MSR-VTT, {about_it} (the paper's figure 5: 34, 43 and 23 per cent before):"
+        f"The model tuned on MSR-VTT, {about_it} (the paper's figure 5: 34, 43 and 23 per cent "
+        "before):"
         f"\n\n![{about_it}](img/retrieved-msrvtt.png)"
     )
 
