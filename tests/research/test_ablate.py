@@ -256,3 +256,11 @@ def test_an_ablation_on_stored_tokens_tests_neighbouring_rows(
     assert stored.ignored == ["video-seed-0.json"]
     assert main([*on_tokens, "--only", "finer-towers"]) == 1
     assert "unknown training or table" in capsys.readouterr().err
+
+
+def test_a_rate_of_the_temporal_encoder_is_for_models_that_have_one() -> None:
+    known = trainings()
+    recipe = replace(known["full"].train, part_rates=(("temporal", 1e-5), ("backbone.text", 1e-4)))
+    setup = tokens_setup.TokensSetup("any", None, None, "any", recipe, {})  # type: ignore[arg-type]
+    assert setup.train(known["full"]).part_rates == recipe.part_rates
+    assert setup.train(known["clip4clip-mean"]).part_rates == recipe.part_rates[1:]

@@ -25,6 +25,7 @@ from ucofia.train.settings import TrainData
 from ucofia.train.step import Precision
 
 VISION = "backbone.vision"
+TEMPORAL = "temporal"  # the part of a model that looks across frames
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,14 @@ class TokensSetup:
         return replace(without_shift(training.parts), **self.changes)
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of the data set; stored tokens cannot train the tower that gave them."""
-        return replace(self.recipe, frozen=self.recipe.frozen or (VISION,))
+        """The recipe of the data set; stored tokens cannot train the tower that gave them.
+
+        A rate of the temporal encoder is for the models that have one: not every peer has.
+        """
+        rates = self.recipe.part_rates
+        if not self.config(training).temporal_layers:
+            rates = tuple((part, rate) for part, rate in rates if part.split(".")[0] != TEMPORAL)
+        return replace(self.recipe, frozen=self.recipe.frozen or (VISION,), part_rates=rates)
 
     def made_from(self, training: Training) -> dict[str, Any]:
         """Which towers a training starts from."""
