@@ -267,3 +267,18 @@ def test_a_bank_is_encoded_once_for_all_indexes(
     kept.write_bytes(b"damaged")
     np.testing.assert_array_equal(biases("third"), first)
     assert len(TEXTS) in asked
+
+
+def test_a_bank_of_an_earlier_version_keeps_its_answers(tmp_path: Path, videos: Path) -> None:
+    index = Index.create(tmp_path / "both", colour_model(), bank=[*WORDS, *SENTENCES])
+    index.add(videos)
+    before = index.search(SENTENCES[2])
+    table = index._store.small("bank")
+    assert table is not None
+    index._store.put_small("bank", table.drop_columns(["mean", "variance"]))
+    older = Index.open(tmp_path / "both", colour_model())
+    assert older.search(SENTENCES[2]) == before
+    assert older.info().has_confidence and older.search("a red")[0].confidence is not None
+    older.add(videos)  # solves it again
+    again = older._store.small("bank")
+    assert again is not None and {"mean", "variance"} <= {*again.column_names}

@@ -168,3 +168,18 @@ def test_the_least_and_the_most_confidence_leave_nothing_out() -> None:
     law = Calibration(Gumbel(location=3.0, spread=0.4))
     assert law.z_of(0.01) == -np.inf  # every score is surer than that
     assert law.confidence(law.z_of(1.0)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_one_segment_or_equal_ones_make_no_word_certain(segments: int) -> None:
+    standard = np.repeat(np.random.default_rng(0).normal(0, 1, (500, 1)), segments, axis=1)
+    law = calibrate.calibrate(TextScores.of(standard), "words", segments)
+    assert law is not None
+    assert law.confidence(standard.max()) < 0.98
+
+
+def test_a_bank_without_moments_is_judged_by_its_best_values() -> None:
+    best = np.random.default_rng(0).gumbel(3, 0.5, 500)
+    unknown = np.full(500, np.nan)
+    law = calibrate.calibrate(TextScores(best, unknown, unknown, 9), "words", 9)
+    assert law is not None and isinstance(law.law, Gumbel)

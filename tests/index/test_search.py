@@ -436,3 +436,14 @@ def assert_same(found: Preview, expected: Preview) -> None:
     for unit, quantised in found.quantised.items():
         for name, array in quantised.arrays().items():
             np.testing.assert_array_equal(array, expected.quantised[unit].arrays()[name])
+
+
+def test_products_with_centres_do_not_depend_on_what_else_is_asked() -> None:
+    _, preview = wide_collection()
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(9, 300)) * rng.uniform(0.1, 5, (9, 1))).astype(np.float32)
+    quantised = preview.quantised["patch"]
+    together = kernels.centres(quantised, None, vectors)
+    for row in range(9):
+        alone = kernels.centres(quantised, None, vectors[row : row + 1])
+        assert torch.equal(alone[0], together[row])

@@ -31,7 +31,13 @@ from ucofia.cli.options import (
     TopOption,
 )
 from ucofia.cli.setup import require_starter
-from ucofia.errors import IndexWriteError, UnreachableIndexError, UnreadableVideoError
+from ucofia.errors import (
+    IndexBusyError,
+    IndexWriteError,
+    SettingError,
+    UnreachableIndexError,
+    UnreadableVideoError,
+)
 
 if TYPE_CHECKING:
     from ucofia.index.index import Index
@@ -118,6 +124,9 @@ def index_command(
     if cluster is not None:
         from ucofia.cluster import ingest
 
+        if lock_timeout is not None:
+            rule = "an ingest of a cluster waits for its turn; leave it out"
+            raise SettingError("lock_timeout", lock_timeout, rule)
         options = ingest.ClusterOptions(
             address=cluster,
             workers=workers or 1,
@@ -131,10 +140,15 @@ def index_command(
             # One costly failure per run is enough: a file that hangs stays a file that hangs.
             with progress_bar(quiet=json) as progress:
                 report = add(paths=paths, retry=last is None, progress=progress)
-        except (UnreadableVideoError, UnreachableIndexError, IndexWriteError) as error:
+        except (
+            UnreadableVideoError,
+            UnreachableIndexError,
+            IndexWriteError,
+            IndexBusyError,
+        ) as error:
             if last is None:
                 raise
-            # A disk that is away or full: whoever watches waits until it is back.
+            # A disk that is away or full, another writer: whoever watches waits until it is back.
             if str(error) != trouble:
                 print_message(f"ucofia: {error}", "looking again until this is mended")
             trouble = str(error)
@@ -246,7 +260,7 @@ def export(
 
 
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
-    from ucofia.errors import IndexExistsError, SettingError
+    from ucofia.errors import IndexExistsError
     from ucofia.index.index import Index
     from ucofia.index.storage.tables import exists
 

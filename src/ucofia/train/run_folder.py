@@ -133,6 +133,9 @@ class RunFolder:
         for part in self.path.glob(".*" + PART):
             with suppress(OSError):  # one that cannot go does no harm
                 remove_part(part)
+        for part in self.path.glob(".tmp??????"):  # as earlier versions named them
+            with suppress(OSError):
+                part.unlink()
 
     def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""

@@ -60,7 +60,10 @@ def opened_within(path: Path, folders: Iterable[str]) -> AbstractContextManager[
     except OSError as error:
         raise UnreadableVideoError(path, _reason(error)) from error
     status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or not lies_within(status, path, folders):
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise UnreadableVideoError(path, f"it is {_kind(status.st_mode)}, not a file")
+    if not lies_within(status, path, folders):
         file.close()
         raise UnreadableVideoError(path, "it is a link that leads out of its folder")
     return file

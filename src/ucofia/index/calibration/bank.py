@@ -87,7 +87,7 @@ class Bank:
     @property
     def has_confidence(self) -> bool:
         """Whether there is confidence in any number of segments."""
-        return bool(self.calibrations(1))
+        return self.is_solved and bool(self.calibrations(1))
 
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again pays."""
@@ -215,7 +215,7 @@ def update(
     bank = read(store)
     if bank is None or not len(collection):
         return bank
-    if not bank.is_solved:
+    if not bank.is_solved or not bank.scores.has_moments:  # the first versions kept none
         return solve(store, model, collection, bank, progress, solver)
     table = store.small(BIAS)
     known = _current_ids(table, bank)

@@ -44,6 +44,7 @@ FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
 _GRID = np.arange(-4.0, 16.0, 0.05)  # standardised scores at which a law is tabled
+_LEAST_DEVIATION = 0.3  # of a word's scores, also where all segments are equal
 _POOLED = 8.0  # segments that all words' common deviation counts for beside each word's own
 
 
@@ -97,7 +98,7 @@ class NormalMaxima:
         from torch import from_numpy  # whoever asks for a confidence has searched
         from torch.special import log_ndtr
 
-        apart = (_GRID[:, None] - self.mean) / np.maximum(self.deviation, 1e-6)
+        apart = (_GRID[:, None] - self.mean) / self.deviation
         tails = -np.expm1(self.segments * log_ndtr(from_numpy(apart)).numpy())
         found = np.log(np.clip(tails.mean(1), 1e-290, 1.0))
         return np.asarray(np.minimum.accumulate(found))
@@ -166,6 +167,11 @@ class TextScores:
         variance = (share * (within + (means - mean) ** 2)).sum(0)
         return cls(np.max([part.best for part in parts], 0), mean, variance, int(counts.sum()))
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether means and variances are known; banks of the first versions had best values."""
+        return bool(np.isfinite(self.mean).all() and np.isfinite(self.variance).all())
+
     def __getitem__(self, texts: Array) -> "TextScores":
         """Select some texts."""
         return TextScores(self.best[texts], self.mean[texts], self.variance[texts], self.segments)
@@ -203,8 +209,9 @@ def calibrate(scores: TextScores, kind: TextKind, segments: int) -> Calibration 
     """
     if len(scores.best) < FEWEST_TEXTS or not np.isfinite(scores.best).all():
         return None
-    law = gumbel(scores.best) if kind == "sentence" else normal_maxima(scores, segments)
-    return Calibration(law, kind)
+    if kind == "words" and scores.has_moments:
+        return Calibration(normal_maxima(scores, segments), kind)
+    return Calibration(gumbel(scores.best), kind)
 
 
 def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
@@ -225,7 +232,7 @@ def normal_maxima(scores: TextScores, segments: int) -> NormalMaxima:
     free = scores.segments - 1
     common = scores.variance.mean() * scores.segments / max(free, 1)
     pooled = (scores.variance * scores.segments + _POOLED * common) / (free + _POOLED)
-    return NormalMaxima(scores.mean, np.sqrt(pooled), segments)
+    return NormalMaxima(scores.mean, np.maximum(np.sqrt(pooled), _LEAST_DEVIATION), segments)
 
 
 def standardise(

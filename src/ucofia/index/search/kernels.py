@@ -41,12 +41,13 @@ class TextCodes:
     def of(cls, vectors: Float[Tensor, "w k"], *, parts: int) -> "TextCodes":
         """Quantise vectors with one scale for all of them."""
         left, codes, scales = vectors.double(), [], []
+        scale = max(float(left.abs().amax()) / LARGEST, 1e-30)
         for _ in range(parts):
-            scale = max(float(left.abs().amax()) / LARGEST, 1e-30)
             part = (left / scale).round()
             codes.append(part.to(torch.int8))
             scales.append(scale)
             left = left - part * scale
+            scale /= 2 * LARGEST  # rounding left at most half a step
         error = left.norm(dim=1).float() * (1 + LENGTH_ROUNDING)
         return cls(torch.cat(codes), tuple(scales), error)
 
@@ -150,9 +151,14 @@ def bound_over_words(largest: Float[Tensor, "w n"], mean_share: float) -> Float[
 def centres(
     quantised: QuantisedUnits, rows: Array | None, vectors: Float[Array, "w d"]
 ) -> Float[Tensor, "w n"]:
-    """Products of vectors with the centres of some rows, or of all; never below the true ones."""
+    """Products of vectors with the centres of some rows, or of all; never below the true ones.
+
+    Each vector has a scale of its own: its products do not depend on what else is asked.
+    """
     count = len(quantised) if rows is None else len(rows)
-    text = TextCodes.of(torch.from_numpy(vectors), parts=2)
+    given = torch.from_numpy(vectors)
+    largest = given.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    text = TextCodes.of(given / largest, parts=2)
     scale = torch.from_numpy(quantised.scale if rows is None else quantised.scale[rows])
     centre = torch.from_numpy(quantised.centre)
     most = LARGEST * vectors.shape[1] ** 0.5  # a centre's codes are no longer
@@ -161,7 +167,7 @@ def centres(
         part = slice(start, start + CENTRES_AT_ONCE)
         some = centre[part] if rows is None else _taken(centre, rows[part])
         torch.mul(text.products([some]), text.scales[0], out=out[:, part])
-    return out.add_(text.error[:, None] * most).mul_(scale)
+    return out.add_(text.error[:, None] * most).mul_(largest).mul_(scale)
 
 
 def bound_rows(

@@ -20,6 +20,7 @@ from ucofia.atomic import write_atomic
 from ucofia.index.search import bounds
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.pruning import Pruning, biases
+from ucofia.index.search.quantise import CUTS
 from ucofia.index.search.scoring import Query, Ranking, score, score_many, top_k
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
@@ -332,7 +333,7 @@ def save_recall(folder: Path, version: Sequence[str | int], recall: Recall) -> N
     try:
         folder.mkdir(exist_ok=True)
         write_atomic(
-            folder / RECALL_FILE, json.dumps({"version": list(version), **asdict(recall)})
+            folder / RECALL_FILE, json.dumps({"version": _key(version), **asdict(recall)})
         )
     except OSError:
         return
@@ -342,7 +343,12 @@ def load_recall(folder: Path, version: Sequence[str | int]) -> Recall | None:
     """Read what was measured at this version, if anything was."""
     try:
         found = json.loads((folder / RECALL_FILE).read_text())
-        known = found.pop("version") == list(version)
+        known = found.pop("version") == _key(version)
         return Recall(**found) if known else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _key(version: Sequence[str | int]) -> list[str | int]:
+    """A version, and how its preview is cut: both decide what `fast` finds."""
+    return [*version, json.dumps(CUTS)]
