@@ -15,12 +15,7 @@ BANK = [f"{text} {'thing ' * (n // 8)}".strip() for n, text in enumerate(BANK)]
 
 def same_answers(one: Index, other: Index) -> None:
     for text in ("red", "blue white", "a thing"):
-        first, second = one.search(text, top=20), other.search(text, top=20)
-        assert [hit.path for hit in first] == [hit.path for hit in second]
-        for a, b in zip(first, second, strict=True):
-            assert a.score == pytest.approx(b.score, abs=1e-5)
-            assert a.confidence == pytest.approx(b.confidence, abs=1e-5)
-            assert a.biases == pytest.approx(b.biases, abs=1e-5)
+        assert one.search(text, top=20) == other.search(text, top=20)  # to the bit
 
 
 def test_a_cluster_makes_the_index_of_one_machine(

@@ -1,6 +1,7 @@
 """Biases: solved once, extended to what comes later, and healed by the next writer."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,28 @@ def test_biases_are_those_of_sinkhorn_on_the_bank(index: Index) -> None:
             bank_scores(index, level), temperature=balance.TEMPERATURE
         ).candidate_bias
         np.testing.assert_allclose(index.collection().biases[level], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_who_came_first_does_not_change_a_bit(index: Index, is_known: bool) -> None:
+    model, collection = index.model, index.collection()
+    bank = banks.read(index._store)
+    assert bank is not None
+    texts = banks.encoded_texts(model, TEXTS, "", None)
+    known = bank.potentials if is_known else None
+    shuffled = np.random.default_rng(0).permutation(len(collection))
+    one, other = (
+        balance.solve_here(index._store, model, texts, bank.kinds, some, None, known)
+        for some in (collection, collection.rows(shuffled))
+    )
+    for level, values in one.biases.items():
+        assert values[shuffled].tolist() == other.biases[level].tolist()
+        assert one.potentials[level].tolist() == other.potentials[level].tolist()
+    for kind, both in one.nulls.items():
+        for values, others in zip(both, other.nulls[kind], strict=True):
+            assert values[shuffled].tolist() == others.tolist()
+    for found, expected in zip(astuple(one.scores), astuple(other.scores), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_bank_that_was_solved_in_another_way_is_solved_again(

@@ -4,7 +4,7 @@ The expensive part; `bank` stores the result. A cluster does the same in parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from ucofia import scratch_array
 from ucofia.index.calibration.confidence import TextKind, TextScores, standardise
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.schema import Array
+from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
@@ -66,11 +66,37 @@ def solve_here(
     progress: "Progress | None",
     potentials: Mapping[str, Array] | None = None,
 ) -> Solved:
-    """Score and balance in this process."""
+    """Score and balance in this process, in the order of paths: to the bit, whoever came first."""
+    order = _order(collection)
+    some = collection.rows(order)
+    if potentials is None:
+        found = _solve(model, texts, kinds, some, progress)
+    else:
+        found = extend_bank(model, texts, kinds, some, potentials, progress)
+    back = np.argsort(order)
+    return replace(
+        found,
+        biases={name: values[back] for name, values in found.biases.items()},
+        nulls={kind: (mean[back], dev[back]) for kind, (mean, dev) in found.nulls.items()},
+    )
+
+
+def _order(collection: Collection) -> Array:
+    """The rows by path and number: a cluster adds files in the order in which they are done."""
+    names = [values_of(collection.segments, name) for name in ("path", "number", "id")]
+    keys = list(zip(*names, strict=True))
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+
+def _solve(
+    model: "Model",
+    texts: "Sequence[TextFeatures]",
+    kinds: Kinds,
+    collection: Collection,
+    progress: "Progress | None",
+) -> Solved:
     from ucofia.similarity import normalise
 
-    if potentials is not None:
-        return extend_bank(model, texts, kinds, collection, potentials, progress)
     names, count = list(model.levels()), sum(len(some) for some in texts)
     room = scratch_array.empty((len(names), count, len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
