@@ -5,7 +5,6 @@ is taken over by asking somebody else, and questions about the version before ar
 """
 
 import hashlib
-import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.schema import Array, SegmentInfo, values_of
 from ucofia.index.storage.store import Store
 from ucofia.index.storage.vectors import CACHE_GB, VectorCache
+from ucofia.scratch_folder import ScratchFolder
 from ucofia.types import VideoFeatures
 
 BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own
@@ -96,7 +96,7 @@ class ShardActor:
         # How many rounds were told, and the searches, by request and shard.
         self._begun: OrderedDict[tuple[str, int], tuple[int, list[Search]]] = OrderedDict()
         self._vectors = VectorCache(cache_gb)
-        self._previews = tempfile.TemporaryDirectory(prefix="ucofia-previews-")
+        self._previews = ScratchFolder()
 
     def ready(self) -> bool:
         """Answer once the actor runs."""
@@ -105,7 +105,7 @@ class ShardActor:
     def close(self) -> None:
         """Delete all files of the actor, which is not asked any more."""
         self._vectors.close()
-        self._previews.cleanup()
+        self._previews.close()
 
     def not_finite(self, shard: Shard) -> Array:
         """List the rows of a shard that hold NaN or infinity."""
@@ -180,7 +180,7 @@ class ShardActor:
         if key not in self._opened:
             collection = open_collection(shard, self._vectors)
             # By its number, so that the segments which the version before had too are there.
-            folder = Path(self._previews.name, str(shard.number))
+            folder = self._previews.path / str(shard.number)
             self._opened[key] = Opened(collection, _preview(shard, collection, folder))
         self._asked.setdefault(shard.version, set()).add(key)
         self._asked.move_to_end(shard.version)

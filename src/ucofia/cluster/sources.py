@@ -6,7 +6,6 @@ size before it is decoded; nothing of it is kept there.
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from ucofia.errors import MissingExtraError, SettingError, UnreadableVideoError
 from ucofia.index import discover
 from ucofia.index.discover import FoundFile
 from ucofia.index.storage.location import first_line, is_below, is_remote, where
+from ucofia.scratch_folder import ScratchFolder
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
 SCRATCH_BYTES = 8 << 30
@@ -55,12 +55,12 @@ def fetched(
 
     Each time may take half of the room. An object that is gone since it was listed is left out.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ucofia-", dir=scratch))
+    folder = ScratchFolder(scratch)
     try:
         with ThreadPoolExecutor(1) as pool:
-            yield _fetched(files, folder, scratch_bytes // 2, pool)
+            yield _fetched(files, folder.path, scratch_bytes // 2, pool)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.close()
 
 
 def _fetched(

@@ -13,7 +13,6 @@ version that names it. What does not fit stays where it is, and its rows are fet
 import logging
 import os
 import re
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ import pyarrow as pa
 from lance.file import LanceFileReader
 
 from ucofia.index.storage.schema import Array
+from ucofia.scratch_folder import ScratchFolder
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class VectorCache:
     def __init__(self, gigabytes: float = CACHE_GB) -> None:
         self.most_bytes = int(gigabytes * 1e9)
         self.recent = RecentRows()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: ScratchFolder | None = None
         self._sizes: dict[str, int] = {}  # the one that was asked for last is last
         self._mappings: dict[str, WeakSet[Any]] = {}
 
@@ -172,14 +172,14 @@ class VectorCache:
     def close(self) -> None:
         """Delete all copies; whoever has mapped one keeps it."""
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.close()
         self._folder = None
         self._sizes.clear()
 
     def _path(self, name: str) -> Path:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="ucofia-vectors-")
-        return Path(self._folder.name, name)
+            self._folder = ScratchFolder()
+        return self._folder.path / name
 
     def _has_room(self, needed: int) -> bool:
         for name in list(self._sizes):
