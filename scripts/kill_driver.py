@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from ucofia.index.storage.store import Store
 DRIVER = Path(__file__).parent.parent / "tests" / "cluster" / "driver.py"
 VIDEOS = 24
 MOMENTS = ("before", "after", "often", "often", "often")  # the last ones: at random
+WRONG = ("lost", "doubled", "false")
 MEMORY = {"object_store_memory": 100 << 20}
 
 
@@ -81,6 +83,18 @@ def trial(address: str, folder: Path, videos: Path, moment: str, wait: float) ->
     }
 
 
+def summary(found: Sequence[dict[str, Any]]) -> str:
+    """Count how trials went; a driver that had finished before it was to die says nothing."""
+    killed = [one for one in found if one["driver"] == "killed"]
+    partly = sum(one["rows_left"] > 0 or one["parts_pending"] > 0 for one in killed)
+    ends = dict(Counter(one["driver"] for one in found))
+    counts = {kind: sum(one[kind] for one in found) for kind in WRONG}
+    return (
+        f"{len(found)} trials: {ends}; {partly} of {len(killed)} killed left rows or pending "
+        f"parts; {counts}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=20)
@@ -116,11 +130,8 @@ def main() -> int:
             print(f"{number + 1}: {found[-1]}", flush=True)
     ray.shutdown()
     cluster.shutdown()
-    ends = Counter(one["driver"] for one in found)
-    counts = {kind: sum(one[kind] for one in found) for kind in ("lost", "doubled", "false")}
-    partly = sum(0 < one["rows_left"] or 0 < one["parts_pending"] for one in found)
-    print(f"{len(found)} trials: {dict(ends)}; {partly} left rows or pending parts; {counts}")
-    return 1 if any(counts.values()) else 0
+    print(summary(found))
+    return 1 if any(one[kind] for one in found for kind in WRONG) else 0
 
 
 if __name__ == "__main__":

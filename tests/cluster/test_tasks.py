@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -124,3 +125,17 @@ def test_tasks_on_a_cluster(
     assert found == [("video", 0, False), ("video+frame", 0, False)]
     same_results(one, other, *names)
     assert sorted(other.run(names, [0], spread=spread)) == [(n, 0, True) for n in names]
+
+
+def test_only_drivers_that_were_killed_count_as_kills() -> None:
+    pytest.importorskip("ray", reason="the extra `cluster` is not installed")
+    sys.path.insert(0, str(Path(__file__).parent.parent.parent / "scripts"))
+    from kill_driver import summary
+
+    none = {"parts_pending": 0, "lost": 0, "doubled": 0, "false": 0}
+    found = [
+        {"driver": "killed", "rows_left": 0, **none},
+        {"driver": "killed", "rows_left": 3, **none},
+        {"driver": "finished before", "rows_left": 24, **none},
+    ]
+    assert "3 trials: {'killed': 2, 'finished before': 1}; 1 of 2 killed left" in summary(found)
