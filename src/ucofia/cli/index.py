@@ -117,7 +117,8 @@ def index_command(
     opened = _opened(where, model, segment, device)
     remember_index(where, index)
     if texts is not None:
-        opened.set_bank(texts, lock_timeout=lock_timeout)
+        with progress_bar(quiet=json) as progress:
+            opened.set_bank(texts, lock_timeout=lock_timeout, progress=progress)
     add: Callable[..., AddReport] = partial(
         opened.add, prune=prune, workers=workers, lock_timeout=lock_timeout
     )
