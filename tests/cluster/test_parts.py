@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from fakes import clip, colour_model
 
 from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.index.discover import find
 from ucofia.index.index import Index
-from ucofia.index.journal import Journal, commit_entries, recover
+from ucofia.index.journal import Entry, Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
@@ -36,6 +37,12 @@ def whole(index: Index, folder: Path) -> IngestPart:
     return IngestPart(tuple(find([folder])), tuple(known.values()))
 
 
+def entry_batch(entry: Entry) -> fragments.Batch:
+    return fragments.Batch(
+        (entry.key,), entry.fragments, entry.files, replacing=entry.replacing, since=entry.since
+    )
+
+
 def test_a_part_has_the_rows_of_one_machine(tmp_path: Path, videos: Path) -> None:
     model = colour_model()
     plain = Index.create(tmp_path / "plain", model)
@@ -60,10 +67,7 @@ def test_a_part_is_committed_once_however_often_it_is_tried(tmp_path: Path, vide
     before = rows_of(index)
     # The same videos by somebody else: other data files, another key.
     other = encode_part(Work(index.path), model, whole(index, videos))
-    again = fragments.Batch(
-        (other.entry.key,), other.entry.fragments, other.entry.files, since=other.entry.since
-    )
-    assert fragments.commit(index.path, again) is False
+    assert fragments.commit(index.path, entry_batch(other.entry)) is False
     assert rows_of(index).keys() == before.keys()
 
 
@@ -155,7 +159,7 @@ def test_a_file_that_somebody_else_has_indexed_meanwhile_stays_as_it_is_there(
     assert not left.entry.files
     clip(folder / "green.mp4", ["green", "white"])
     left = encode_part(Work(index.path), model, whole(index, folder))
-    assert left.entry.clearing == (str(folder / "green.mp4"),)
+    assert [file.path for file in left.entry.replacing] == [str(folder / "green.mp4")]
     Journal(index.path).write(left.entry)
     clip(folder / "green.mp4", ["black", "white", "green"])
     index.add(folder)
@@ -163,3 +167,62 @@ def test_a_file_that_somebody_else_has_indexed_meanwhile_stays_as_it_is_there(
     recover(Store.open(index.path))
     assert rows_of(index).keys() == before.keys()
     assert index.info().pending_parts == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_two_runs_that_settle_the_same_part_at_once_add_it_once(
+    tmp_path: Path, videos: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    # As in an object store, which has no lock: both look before either commits.
+    model = colour_model()
+    index, plain = (Index.create(tmp_path / name, model) for name in ("index", "plain"))
+    plain.add(videos)
+    batch = entry_batch(encode_part(Work(index.path), model, whole(index, videos)).entry)
+    commit, drop = fragments._commit, fragments._drop_doubled
+
+    def second(dataset: object, fresh: fragments.Batch) -> object:
+        monkeypatch.setattr(fragments, "_commit", commit)
+        assert fragments.commit(index.path, batch)
+        return commit(dataset, fresh)
+
+    def killed(*_: object) -> None:
+        monkeypatch.setattr(fragments, "_drop_doubled", drop)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fragments, "_commit", second)
+    if is_killed:  # before it looks back; whoever settles the journal does so then
+        monkeypatch.setattr(fragments, "_drop_doubled", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fragments.commit(index.path, batch)
+        assert len(Store.open(index.path)) == 2 * len(plain)
+        assert not fragments.commit(index.path, batch)
+    else:
+        assert fragments.commit(index.path, batch)
+    same_rows(plain, index)
+
+
+def test_what_others_have_added_meanwhile_is_not_taken_away(tmp_path: Path) -> None:
+    model = colour_model()
+    folder = tmp_path / "v"
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour])
+    index = Index.create(tmp_path / "index", model)
+    index.add(folder)
+    (folder / "green.mp4").write_bytes(b"broken" * 99)
+    (folder / "blue.mp4").rename(folder / "azure.mp4")
+    left = encode_part(Work(index.path), model, whole(index, folder))
+    assert {file.path for file in left.entry.replacing} == {
+        str(folder / name) for name in ("green.mp4", "blue.mp4")
+    }
+    Journal(index.path).write(left.entry)  # by a run that was then killed
+    clip(folder / "green.mp4", ["green", "white"])
+    clip(folder / "blue.mp4", ["blue", "black"])
+    index.add([folder / "green.mp4", folder / "blue.mp4"])
+    recover(Store.open(index.path))
+    assert {Path(row.file.path).name for row in rows_of(index).values()} == {
+        "red.mp4",
+        "green.mp4",
+        "blue.mp4",
+        "azure.mp4",
+    }
+    assert not index.info().failures

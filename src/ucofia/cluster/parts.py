@@ -7,7 +7,7 @@ the part, and keeps what is put into it as data files that the driver commits. K
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -182,14 +182,13 @@ class PartStore(Store):
                 row = replace(row, file=file)
             self._files[row.file.path] = row.file
             self._rows.append(row)
-        self._clear([self._name(path) for path in replacing])
-        self._clear([path for path in self._files if path in self._known])
+        self._clear([*map(self._name, replacing), *self._files])
         if len(self._rows) >= ROWS_PER_FRAGMENT:
             self._write()
 
     def remove(self, paths: Sequence[str]) -> None:
         """Take files out with the commit."""
-        self._clear([self._name(path) for path in paths])
+        self._clear(map(self._name, paths))
 
     def small(self, name: str) -> Any:
         """No small table matters to a part: the driver looks before and after."""
@@ -213,8 +212,9 @@ class PartStore(Store):
         """Nothing is known here that could be forgotten."""
 
     def fail(self, file: FoundFile, error: VideoError, report: AddReport) -> None:
-        """Keep that a file failed before anybody could look at it."""
+        """Keep that a file failed before anybody could look at it; what it was must not answer."""
         failure = KnownFailure.of(file, error)
+        self._clear([file.path])
         self._failed.append(failure)
         report.failed.append(Failure(failure.path, failure.reason))
 
@@ -232,8 +232,7 @@ class PartStore(Store):
             since=self._index.version,
             fragments=tuple(self._fragments),
             files=tuple(self._files.values()),
-            clearing=tuple(self._clearing),
-            replacing=tuple(self._known[p] for p in self._clearing if p in self._known),
+            replacing=tuple(self._known[path] for path in self._clearing),
             failed=tuple(self._failed),
         )
 
@@ -241,8 +240,8 @@ class PartStore(Store):
         named = self.names.get(path)
         return path if named is None else named.path
 
-    def _clear(self, paths: Sequence[str]) -> None:
-        self._clearing |= dict.fromkeys(paths)
+    def _clear(self, paths: Iterable[str]) -> None:
+        self._clearing |= dict.fromkeys(path for path in paths if path in self._known)
 
     def _write(self) -> None:
         if self._rows:

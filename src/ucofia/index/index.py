@@ -380,7 +380,7 @@ class Index(Queries):
         """
         journal = Journal(self.path)
         if not journal.is_running():
-            recover(self._store)
+            recover(self._store, timeout=lock_timeout, progress=progress)
         with self._writing("compact", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:

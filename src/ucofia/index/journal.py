@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -29,7 +29,11 @@ from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import FileIdentity
 from ucofia.index.storage.store import Store
 
+if TYPE_CHECKING:  # costs torch
+    from ucofia.types import Progress
+
 FOLDER = "journal"
+VERB = "index --cluster"  # for those who wait
 FILES_PER_COMMIT = 500
 _ENTRY, _RUN = ".json", ".run"
 
@@ -42,8 +46,7 @@ class Entry:
     since: int  # the version that was open when it began
     fragments: tuple[Fragment, ...] = ()
     files: tuple[FileIdentity, ...] = ()
-    clearing: tuple[str, ...] = ()  # paths whose older rows go: changed, moved or broken
-    replacing: tuple[FileIdentity, ...] = ()  # what was known there when the work began
+    replacing: tuple[FileIdentity, ...] = ()  # whose rows go: changed, moved or broken since
     failed: tuple[KnownFailure, ...] = ()
 
     def to_json(self) -> str:
@@ -60,8 +63,7 @@ class Entry:
                 since=int(values["since"]),
                 fragments=tuple(values["fragments"]),
                 files=tuple(FileIdentity(**file) for file in values["files"]),
-                clearing=tuple(values["clearing"]),
-                replacing=tuple(FileIdentity(**file) for file in values.get("replacing", ())),
+                replacing=tuple(FileIdentity(**file) for file in values["replacing"]),
                 failed=tuple(KnownFailure(**failure) for failure in values["failed"]),
             )
         except (KeyError, TypeError, RecursionError) as error:
@@ -123,13 +125,15 @@ class Journal:
             return []
 
     @contextlib.contextmanager
-    def run(self) -> Iterator[None]:
+    def run(
+        self, *, timeout: float | None = None, progress: "Progress | None" = None
+    ) -> Iterator[None]:
         """Hold the lock file of a run for as long as its process lives."""
         if is_remote(self.path):  # nothing there is ever deleted that no version names
             yield
             return
         # The writer lock: not while a compaction deletes unused files.
-        with writer_lock(self.path, verb="index --cluster"):
+        with writer_lock(self.path, verb=VERB, timeout=timeout, progress=progress):
             os.makedirs(self._folder, exist_ok=True)
             lock = FileLock(f"{self._folder}/{secrets.token_hex(8)}{_RUN}")
             lock.acquire()
@@ -148,11 +152,17 @@ class Journal:
 
 
 def commit_entries(
-    store: Store, entries: Sequence[Entry], *, seen: frozenset[int] = frozenset()
+    store: Store,
+    entries: Sequence[Entry],
+    *,
+    seen: frozenset[int] = frozenset(),
+    timeout: float | None = None,
+    progress: "Progress | None" = None,
 ) -> None:
     """Commit finished parts of work to an index, exactly once, and delete their entries.
 
-    Takes the writer lock of a local index. `seen` are fragments known to hold none of the files.
+    Takes the writer lock of a local index, for which it waits `timeout` seconds at most. `seen`
+    are fragments known to hold none of the files.
     """
     journal = Journal(store.path)
     for some in _batches(entries):
@@ -160,13 +170,15 @@ def commit_entries(
             parts=tuple(entry.key for entry in some),
             fragments=tuple(f for entry in some for f in entry.fragments),
             files=tuple(file for entry in some for file in entry.files),
-            clearing=tuple(dict.fromkeys(p for entry in some for p in entry.clearing)),
             replacing=tuple(file for entry in some for file in entry.replacing),
             since=min(entry.since for entry in some),
         )
         failed = [failure for entry in some for failure in entry.failed]
-        with writer_lock(store.path, verb="index --cluster"):
+        with writer_lock(store.path, verb=VERB, timeout=timeout, progress=progress):
             fragments.commit(store.path, batch, seen=seen)
+            # What is there now, somebody else has found to be fine since.
+            fine = fragments.files_at(store.path, [failure.path for failure in failed])
+            failed = [failure for failure in failed if failure.path not in fine]
             if failed:
                 failures.remember(store, failed)
             done = {file.path for file in batch.files}
@@ -175,7 +187,9 @@ def commit_entries(
     store.refresh()
 
 
-def recover(store: Store) -> int:
+def recover(
+    store: Store, *, timeout: float | None = None, progress: "Progress | None" = None
+) -> int:
     """Commit what killed runs have left in the journal; returns the number of parts.
 
     An entry whose data files are gone is deleted: its videos will be indexed again.
@@ -197,7 +211,7 @@ def recover(store: Store) -> int:
             lost.add(entry.key)
     journal.remove(lost)
     for entry in entries:  # each alone: one of them may have been committed, another not
-        commit_entries(store, [entry])
+        commit_entries(store, [entry], timeout=timeout, progress=progress)
     return len(entries)
 
 

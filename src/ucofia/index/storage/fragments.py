@@ -10,12 +10,13 @@ between and takes its own copy of a doubled file out again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import lance
 import pyarrow as pa
+from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
@@ -24,7 +25,13 @@ from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.location import reading, writing
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
-from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, table_path
+from ucofia.index.storage.tables import (
+    STORAGE_VERSION,
+    is_conflict,
+    is_one_of,
+    open_table,
+    table_path,
+)
 from ucofia.index.storage.vectors import VectorCache
 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values
@@ -42,8 +49,7 @@ class Batch:
     parts: tuple[str, ...]  # keys of the parts of work it stands for
     fragments: tuple[Fragment, ...]
     files: tuple[FileIdentity, ...]  # whose rows the fragments hold
-    clearing: tuple[str, ...] = ()  # paths whose older rows go
-    replacing: tuple[FileIdentity, ...] = ()  # what these rows are known to be of
+    replacing: tuple[FileIdentity, ...] = ()  # whose rows go, unless these are others by now
     since: int = 0  # a version before which none of the parts can have been committed
 
 
@@ -76,14 +82,15 @@ def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bo
         for _ in range(CONFLICT_ATTEMPTS):
             dataset = open_table(path)
             fresh = _without_present(path, dataset, batch, seen)
-            if fresh is None:
+            if fresh is None:  # whoever committed it may have died before it looked back
+                _drop_doubled(path, batch.files)
                 return False
             try:
                 committed = _commit(dataset, fresh)
-            except lance.commit.CommitConflictError:
+            except CommitConflictError:
                 continue
             if committed.version > dataset.version + 1:
-                _drop_doubled(path, dataset, committed, fresh)
+                _drop_doubled(path, batch.files)
             return True
     raise IndexWriteError(
         path, f"{CONFLICT_ATTEMPTS} commits met writers that change the same rows"
@@ -105,6 +112,12 @@ def files_in(
         fragments = dataset.get_fragments()
         new = [fragment for fragment in fragments if fragment.fragment_id not in seen]
         return _files(dataset, new), frozenset(f.fragment_id for f in fragments)
+
+
+def files_at(path: str, paths: Sequence[str]) -> dict[str, FileIdentity]:
+    """What the table holds at some paths."""
+    with reading(path):
+        return _files(open_table(path), None, paths)
 
 
 def rows_per_fragment(store: Store) -> list[tuple[int, int]]:
@@ -158,7 +171,7 @@ def _written(path: str, table: Any) -> list[Fragment]:
 
 def _commit(dataset: Lance, batch: Batch) -> Lance:
     new = [_metadata(fragment) for fragment in batch.fragments]
-    updated, emptied = _cleared(dataset.get_fragments(), batch.clearing)
+    updated, emptied = _cleared(dataset, [file.path for file in batch.replacing])
     if updated or emptied:
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=emptied, updated_fragments=updated, new_fragments=new
@@ -175,24 +188,18 @@ def _commit(dataset: Lance, batch: Batch) -> Lance:
     )
 
 
-def _cleared(fragments: Sequence[Lance], paths: Sequence[str]) -> tuple[list[Lance], list[int]]:
+def _cleared(dataset: Lance, paths: Sequence[str]) -> tuple[list[Lance], list[int]]:
     """Take paths out of the fragments that hold them: what these become, and which are empty."""
     updated: list[Lance] = []
     emptied: list[int] = []
-    for fragment in _holding(fragments, paths):
-        changed = fragment.delete(is_one_of("path", paths))
+    rows = _rows_at(dataset, ["path"], None, paths)
+    for number in sorted({address >> 32 for address in rows["_rowaddr"].to_pylist()}):
+        changed = dataset.get_fragment(number).delete(is_one_of("path", paths))
         if changed is None:
-            emptied.append(fragment.fragment_id)
+            emptied.append(number)
         else:
             updated.append(changed)
     return updated, emptied
-
-
-def _holding(fragments: Sequence[Lance], paths: Sequence[str]) -> Iterator[Lance]:
-    """Yield those fragments that hold rows of some paths."""
-    for fragment in fragments if paths else ():
-        if fragment.count_rows(is_one_of("path", paths)):
-            yield fragment
 
 
 def _without_present(
@@ -205,7 +212,7 @@ def _without_present(
     if {*batch.parts} <= _parts(dataset, batch.since):
         return None
     new = [f for f in dataset.get_fragments() if f.fragment_id not in seen]
-    held = _held(dataset, new, batch.files)
+    held = _files(dataset, new, [file.path for file in batch.files])
 
     def is_needed(file: FileIdentity) -> bool:
         other = held.get(file.path)
@@ -215,32 +222,41 @@ def _without_present(
     if gone:
         files = tuple(file for file in batch.files if file.path not in gone)
         kept = tuple(_rewritten(path, batch.fragments, gone)) if files else ()
-        clearing = tuple(path for path in batch.clearing if path not in gone)
-        batch = replace(batch, fragments=kept, files=files, clearing=clearing)
-    is_there = next(_holding(dataset.get_fragments(), batch.clearing), None) is not None
-    return batch if batch.fragments or is_there else None
-
-
-def _held(
-    dataset: Lance, fragments: Sequence[Lance], files: Sequence[FileIdentity]
-) -> dict[str, FileIdentity]:
-    """What some fragments hold at the paths of some files."""
-    if not fragments or not files:
-        return {}
-    return _files(dataset, fragments, is_one_of("path", [file.path for file in files]))
+        batch = replace(batch, fragments=kept, files=files)
+    old = _files(dataset, None, [file.path for file in batch.replacing])
+    replacing = tuple(f for f in batch.replacing if old.get(f.path) == f and f.path not in gone)
+    return replace(batch, replacing=replacing) if batch.fragments or replacing else None
 
 
 def _files(
-    dataset: Lance, fragments: Sequence[Lance], predicate: str | None = None
+    dataset: Lance, fragments: Sequence[Lance] | None, paths: Sequence[str] | None = None
 ) -> dict[str, FileIdentity]:
-    if not fragments:
-        return {}
+    """What some fragments, or all, hold: at some paths, or at all."""
+    rows = _rows_at(dataset, IDENTITY, fragments, paths)
+    table = rows.group_by(list(IDENTITY)).aggregate([])
+    found: dict[str, FileIdentity] = {}
+    for row in zip(*(table.column(name).to_pylist() for name in IDENTITY), strict=True):
+        # Two contents at one path: like no file, so that it is looked at again (`Store.files`).
+        found[row[0]] = FileIdentity(row[0], -1, -1, "") if row[0] in found else FileIdentity(*row)
+    return found
+
+
+def _rows_at(
+    dataset: Lance,
+    columns: Sequence[str],
+    fragments: Sequence[Lance] | None,
+    paths: Sequence[str] | None,
+) -> Any:
+    """Read columns, and the addresses, of the rows at some paths; None for all of them."""
+    is_none = fragments == [] or paths == []
     scanner = dataset.scanner(
-        columns=list(IDENTITY), filter=predicate, fragments=list(fragments), scan_in_order=True
+        columns=list(columns),
+        filter="false" if is_none else None if paths is None else is_one_of("path", paths),
+        fragments=fragments or None,
+        with_row_address=True,
+        scan_in_order=True,
     )
-    table = scanner.to_table().group_by(list(IDENTITY)).aggregate([])
-    values = (table.column(name).to_pylist() for name in IDENTITY)
-    return {row[0]: FileIdentity(*row) for row in zip(*values, strict=True)}
+    return scanner.to_table()
 
 
 def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list[Fragment]:
@@ -256,30 +272,40 @@ def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list
     return kept
 
 
-def _drop_doubled(path: str, before: Lance, after: Lance, batch: Batch) -> None:
-    """Without a lock somebody else may have added the same files first: theirs stay."""
-    old = {fragment.fragment_id for fragment in before.get_fragments()}
-    mine = {file["path"] for fragment in batch.fragments for file in fragment["files"]}
+def _drop_doubled(path: str, files: Sequence[FileIdentity]) -> None:
+    """Without a lock somebody else may have added the same files: the rows that came first stay.
+
+    Everybody who looks finds the same rows to be the doubled ones.
+    """
     for _ in range(CONFLICT_ATTEMPTS):
-        own, others = [], []
-        for fragment in after.get_fragments():
-            is_mine = not mine.isdisjoint(file.path for file in fragment.metadata.files)
-            if is_mine:
-                own.append(fragment)
-            elif fragment.fragment_id not in old:
-                others.append(fragment)
-        first = min((fragment.fragment_id for fragment in own), default=0)
-        earlier = [fragment for fragment in others if fragment.fragment_id < first]
-        doubled = sorted(_held(after, earlier, batch.files))
+        dataset = open_table(path)
+        doubled = _doubled(dataset, [file.path for file in files])
         if not doubled:
             return
-        updated, emptied = _cleared(own, doubled)
-        operation = lance.LanceOperation.Delete(updated, emptied, is_one_of("path", doubled))
+        ids, addresses = zip(*doubled, strict=True)
+        predicate = f"{is_one_of('id', {*ids})} AND _rowaddr IN ({', '.join(map(str, addresses))})"
         try:
-            lance.LanceDataset.commit(after, operation, read_version=after.version)
+            dataset.delete(predicate, conflict_retries=0)  # addresses are those of one version
             return
-        except lance.commit.CommitConflictError:
-            after = open_table(path)
+        except OSError as error:
+            if not is_conflict(error):
+                raise
+    raise IndexWriteError(path, f"{CONFLICT_ATTEMPTS} attempts to take out rows met other writers")
+
+
+def _doubled(dataset: Lance, paths: Sequence[str]) -> list[tuple[str, int]]:
+    """List the ids and addresses of rows whose path, or segment, an earlier row has already."""
+    table = _rows_at(dataset, [*IDENTITY, "id"], None, paths).sort_by("_rowaddr")
+    first: dict[str, tuple[Any, ...]] = {}
+    known: set[str] = set()
+    doubled: list[tuple[str, int]] = []
+    columns = (table.column(name).to_pylist() for name in (*IDENTITY, "id", "_rowaddr"))
+    for *identity, name, address in zip(*columns, strict=True):
+        is_first = first.setdefault(identity[0], tuple(identity)) == tuple(identity)
+        if not is_first or name in known:
+            doubled.append((name, address))
+        known.add(name)
+    return doubled
 
 
 def _parts(dataset: Lance, since: int) -> set[str]:

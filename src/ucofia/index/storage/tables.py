@@ -7,7 +7,7 @@ from typing import Any
 
 import lance
 
-from ucofia.errors import IndexExistsError, IndexWriteError, UnreachableIndexError
+from ucofia.errors import IndexExistsError, UnreachableIndexError
 from ucofia.index.storage import location
 from ucofia.index.storage import schema as arrow
 from ucofia.index.storage.schema import Table
@@ -65,7 +65,7 @@ def with_checksums(name: str, table: Table) -> Table:
     return arrow.summed(arrow.keyed(table, KEYS.get(name)))
 
 
-def is_conflict(error: IndexWriteError) -> bool:
+def is_conflict(error: Exception) -> bool:
     """Tell whether a commit failed only because another one came first."""
     said = str(error.__cause__ or error).lower()
     return any(words in said for words in ("conflict", "concurrent", "already exists"))
