@@ -125,16 +125,13 @@ def index_command(
     if cluster is not None:
         from ucofia.cluster import ingest
 
-        if lock_timeout is not None:
-            rule = "an ingest of a cluster waits for its turn; leave it out"
-            raise SettingError("lock_timeout", lock_timeout, rule)
         options = ingest.ClusterOptions(
             address=cluster,
             workers=workers or 1,
             device=device,
             scratch_bytes=int(scratch_gb * (1 << 30)),
         )
-        add = partial(ingest.add, opened, options=options, prune=bool(prune))
+        add = partial(ingest.add, opened, options=options, prune=prune, lock_timeout=lock_timeout)
     last, trouble = None, ""
     while True:
         try:

@@ -22,20 +22,18 @@ from ucofia.cluster import connect, sources
 from ucofia.cluster.balance import solve_on_cluster
 from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
-from ucofia.errors import ClusterError, DecoderDiedError, IndexWriteError
+from ucofia.errors import ClusterError, DecoderDiedError, IndexBusyError, IndexWriteError
 from ucofia.index import failures
-from ucofia.index.calibration import bank as banks
-from ucofia.index.discover import FoundFile
+from ucofia.index.discover import FoundFile, is_gone_for_good
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import COMMIT_SECONDS, AddReport
-from ucofia.index.journal import Entry, Journal, commit_entries, recover
-from ucofia.index.snapshot import update_preview, usable_collection
+from ucofia.index.journal import VERB, Entry, Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
-from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 from ucofia.video.limits import Limits
 
@@ -80,19 +78,27 @@ def add(
     paths: Sequence[Path | str],
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - frozen
     *,
-    prune: bool = False,
+    prune: bool | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     retry: bool = True,
+    lock_timeout: float | None = None,
     progress: Progress | None = None,
 ) -> AddReport:
-    """Bring an index up to date with files, folders, lists and object stores, on a cluster."""
-    began = time.monotonic()
+    """Bring an index up to date with files, folders, lists and object stores, on a cluster.
+
+    Arguments are those of `Index.add`. Nobody is waited for while actors work: what cannot be
+    committed then is in the journal, and is committed at the end.
+    """
+    watch = Stopwatch()
     store, model = Store.open(index.path), index.model
     journal = Journal(store.path)
     is_alone = not journal.is_running()
-    with connect.connected(options.address), journal.run():
+    with (
+        journal.run(timeout=lock_timeout, progress=progress),
+        connect.connected(options.address),
+    ):
         if is_alone:
-            recover(store)
+            recover(store, timeout=lock_timeout, progress=progress)
         run = _Run(store, list(sources.find(paths)), retry=retry, progress=progress)
         work = Work(
             index=store.path,
@@ -104,21 +110,12 @@ def add(
         )
         if run.queue:
             run.encode(work, model, options, is_alone=is_alone)
-        run.leave(paths, prune=prune)
-        bring_up_to_date(store, model, progress)
-    index._store.refresh()  # `add` of one machine leaves it at the newest version, too
-    run.report.seconds = time.monotonic() - began
+        run.commit(lock_timeout)
+        with index._writing(VERB, lock_timeout, progress) as is_locked:
+            run.leave(paths, prune=prune)
+            index._bring_up_to_date(watch, progress, solve_on_cluster, is_locked=is_locked)
+    run.report.seconds, run.report.spent = watch.total, watch.seconds
     return run.report
-
-
-def bring_up_to_date(store: Store, model: Model, progress: Progress | None) -> None:
-    """Give new segments their biases and the preview, as the one who does so."""
-    with writer_lock(store.path, verb="index --cluster", progress=progress) as is_locked:
-        store.refresh()
-        store.index_paths()
-        collection = usable_collection(store)
-        bank = banks.update(store, model, collection, progress, solve_on_cluster)
-        update_preview(store, collection, bank, model, is_locked=is_locked)
 
 
 class _Run:
@@ -165,26 +162,26 @@ class _Run:
                     self._take(part, answer)
         finally:
             pool.close()
-            self._commit()
+            self.commit(0.0)
 
-    def leave(self, paths: Sequence[Path | str], *, prune: bool) -> None:
-        """Deal with files that are no longer where they were."""
+    def leave(self, paths: Sequence[Path | str], *, prune: bool | None) -> None:
+        """Deal with files that are no longer where they were; under the lock."""
 
         def is_gone(path: str) -> bool:
             if not sources.is_from(path, paths) or path in self.found:
                 return False
             return is_remote(path) or not os.path.lexists(path)
 
-        self.store.refresh()
+        def is_forgotten(path: str) -> bool:
+            return is_remote(path) or is_gone_for_good(path) if prune is None else prune
+
         gone = sorted(filter(is_gone, self.known))
-        with writer_lock(self.store.path, verb="index --cluster"):
-            failures.forget(self.store, filter(is_gone, self.bad))
-            if prune:
-                self.store.remove(gone)
-        if prune:
-            self.report.removed = len(gone)
-        else:
-            self.report.missing = gone
+        forgotten = list(filter(is_forgotten, gone))
+        failures.forget(self.store, filter(is_gone, self.bad))
+        self.store.refresh()
+        self.store.remove(forgotten)
+        self.report.removed = len(forgotten)
+        self.report.missing = sorted(set(gone) - set(forgotten))
 
     def _is_wanted(self, file: FoundFile, *, retry: bool) -> bool:
         known, bad = self.known.get(file.path), self.bad.get(file.path)
@@ -216,10 +213,12 @@ class _Run:
         self.journal.write(done.entry)
         self._waiting.append(done.entry)
         join_reports(self.report, done.report)
+        for file in done.entry.replacing:
+            self.known.pop(file.path, None)
         self._done += len(part.files)
         self._say()
         if time.monotonic() - self._committed_at > COMMIT_SECONDS:
-            self._commit()
+            self.commit(0.0)
 
     def _again(self, part: IngestPart, queue: "deque[IngestPart]", deaths: dict[str, int]) -> None:
         deaths[part.key] = count = deaths.get(part.key, 0) + 1
@@ -237,20 +236,38 @@ class _Run:
         reason = f"{MOST_DEATHS_PER_PART} workers died while they worked on it"
         failure = KnownFailure.of(file, DecoderDiedError(file.path, reason))
         report = AddReport(failed=[Failure(file.path, reason)])
-        clearing = (file.path,) if file.path in self.known else ()
-        entry = Entry(key=part.key, since=self.store.version, failed=(failure,), clearing=clearing)
+        known = self.known.get(file.path)
+        entry = Entry(
+            key=part.key,
+            since=self.store.version,
+            failed=(failure,),
+            replacing=(known,) if known else (),
+        )
         self._take(part, Done(entry, report))
 
-    def _commit(self) -> None:
-        entries, self._waiting = self._waiting, []
-        for attempt in range(COMMIT_ATTEMPTS if entries else 0):
+    def commit(self, timeout: float | None) -> None:
+        """Commit what waits for it; where somebody else writes, not before the next time."""
+        for left in reversed(range(COMMIT_ATTEMPTS if self._waiting else 0)):
             try:
-                commit_entries(self.store, entries, seen=self.seen)
+                commit_entries(
+                    self.store,
+                    self._waiting,
+                    seen=self.seen,
+                    timeout=timeout,
+                    progress=self.progress,
+                )
+                self._waiting = []
                 break
+            except IndexBusyError:
+                if timeout == 0.0:
+                    break
+                count = len(self._waiting)
+                logger.warning("%d finished parts are in the journal for the next run", count)
+                raise
             except IndexWriteError:
-                if attempt == COMMIT_ATTEMPTS - 1:
+                if not left:
                     raise  # the journal has it: the next run settles it
-                time.sleep(attempt + 1)
+                time.sleep(COMMIT_ATTEMPTS - left)
         self._committed_at = time.monotonic()
 
     def _say(self) -> None:

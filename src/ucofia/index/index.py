@@ -15,6 +15,7 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.balance import Solver
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
 from ucofia.index.queries import Queries
@@ -288,15 +289,7 @@ class Index(Queries):
                 retry=retry,
                 progress=progress,
             )
-            self._store.index_paths()
-            self._store.refresh()
-            collection = usable_collection(self._store)
-            with watch.stage("bank"):
-                bank = banks.update(self._store, model, collection, progress)
-            with watch.stage("preview"):
-                if progress is not None:
-                    progress("preparing search", 0, None)
-                update_preview(self._store, collection, bank, model, is_locked=is_locked)
+            self._bring_up_to_date(watch, progress, is_locked=is_locked)
         spent = report.spent | watch.seconds
         report.spent = {name: value for name, value in spent.items() if value >= 0.05}
         report.seconds = watch.total
@@ -390,6 +383,25 @@ class Index(Queries):
             self._store.index_paths()
             vector_index.build(self._store)
             collection = usable_collection(self._store)
+            update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
+
+    def _bring_up_to_date(
+        self,
+        watch: Stopwatch,
+        progress: Progress | None,
+        solver: Solver | None = None,
+        *,
+        is_locked: bool,
+    ) -> None:
+        """Give new segments their biases, and bring the preview up to date; under the lock."""
+        self._store.index_paths()
+        self._store.refresh()
+        collection = usable_collection(self._store)
+        with watch.stage("bank"):
+            bank = banks.update(self._store, self.model, collection, progress, solver)
+        with watch.stage("preview"):
+            if progress is not None:
+                progress("preparing search", 0, None)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 
     def require_model(self, name: str) -> None:

@@ -1,0 +1,110 @@
+"""The driver of `index --cluster`, with calls in place of actors: the report of one machine."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes import clip, colour_model
+from test_parts import rows_of, same_rows
+
+from ucofia.cluster import connect, ingest
+from ucofia.errors import IndexBusyError
+from ucofia.index.index import Index
+from ucofia.index.journal import Journal
+from ucofia.index.storage import lock
+from ucofia.index.storage.lock import writer_lock
+
+
+class PoolHere:
+    """One actor of this process."""
+
+    def __init__(self, make: Callable[[], Any], count: int) -> None:
+        self.actor = make()
+
+    def run(self, queue: "deque[Any]", still: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        while queue:
+            item = still(queue.popleft())
+            if item is not None:
+                yield item, self.actor.run(item)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def remote(**_: object) -> Any:
+        return lambda kind: SimpleNamespace(remote=kind)
+
+    stand_in = SimpleNamespace(put=lambda value: value, remote=remote)
+    monkeypatch.setattr(connect, "ray", lambda: stand_in)
+    monkeypatch.setattr(connect, "connected", lambda address: nullcontext())
+    monkeypatch.setattr(connect, "slots", lambda *, gpus: 1)
+    monkeypatch.setattr(ingest, "Pool", PoolHere)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for colour in ("red", "green", "blue", "white"):
+        clip(tmp_path / "v" / f"{colour}.mp4", [colour])
+    return tmp_path / "v"
+
+
+@pytest.mark.parametrize("prune", [None, True, False])
+def test_moved_and_deleted_files_are_reported_as_on_one_machine(
+    tmp_path: Path, folder: Path, prune: bool | None
+) -> None:
+    plain, index = (Index.create(tmp_path / name, colour_model()) for name in ("one", "other"))
+    plain.add(folder)
+    ingest.add(index, [folder])
+    (folder / "blue.mp4").rename(folder / "azure.mp4")
+    (folder / "white.mp4").unlink()
+    expected, found = plain.add(folder, prune=prune), ingest.add(index, [folder], prune=prune)
+    for name in ("added", "moved", "unchanged", "removed", "missing", "failed"):
+        assert getattr(found, name) == getattr(expected, name), name
+    same_rows(plain, index)
+
+
+def test_somebody_else_who_writes_is_named_and_waited_for_no_longer_than_told(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "SAY_SECONDS", 0.2)
+    index = Index.create(tmp_path / "index", colour_model())
+    said: list[str] = []
+    with writer_lock(index.path, verb="compact"):
+        with pytest.raises(IndexBusyError, match=r"compact.* not free in 0.5 s"):
+            ingest.add(
+                index, [folder], lock_timeout=0.5, progress=lambda what, *_: said.append(what)
+            )
+    assert any("waiting for" in what and "compact" in what for what in said)
+    assert ingest.add(index, [folder], lock_timeout=0.0).added == 4
+
+
+def test_who_writes_meanwhile_does_not_stop_the_work(
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_SECONDS", -1.0)  # after every part
+    index = Index.create(tmp_path / "index", colour_model())
+    others = writer_lock(index.path, verb="add")
+    said: list[tuple[str, int]] = []
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        said.append((what, done))
+        if what.startswith("indexing") and done == 1:
+            others.__enter__()  # somebody begins to write, for longer than we are told to wait
+
+    with pytest.raises(IndexBusyError, match=r"add, since"):
+        ingest.add(index, [folder], lock_timeout=0.1, progress=progress)
+    assert ("indexing (4 segments, 0 failed)", 4) in said
+    assert "parts are in the journal for the next run" in caplog.text
+    others.__exit__(None, None, None)
+    assert index.info().pending_files == 4 and not rows_of(index)
+    assert ingest.add(index, [folder]).unchanged == 4
+    assert len(rows_of(index)) == 4 and not Journal(index.path).keys()
