@@ -142,13 +142,13 @@ def _solved(
     shards: Sequence[Shard],
     progress: Progress | None,
 ) -> Solved:
-    ray, actors = connect.ray(), actors[: len(shards)]
+    actors = actors[: len(shards)]
     pairs = zip(actors, shards, strict=True)
     _waited({actor.score.remote(shard): shard for actor, shard in pairs}, progress)
     potentials: dict[str, Array] = {}
     biases: dict[str, Array] = {}
     for level in levels:
-        begun = ray.get([actor.begin.remote(level) for actor in actors])
+        begun = connect.get([actor.begin.remote(level) for actor in actors])
         solution = distributed_sinkhorn_knopp(
             partial(_step, actors, level), -log_sum(begun), temperature=TEMPERATURE
         )
@@ -156,7 +156,7 @@ def _solved(
         biases[level] = solution.candidate_bias.astype(np.float32)
     parts = [{n: b[s.start : s.stop] for n, b in biases.items()} for s in shards]
     asked = zip(actors, parts, strict=True)
-    found = ray.get([actor.nulls.remote(part) for actor, part in asked])
+    found = connect.get([actor.nulls.remote(part) for actor, part in asked])
     return joined(
         [Solved(potentials, part, *some) for part, some in zip(parts, found, strict=True)]
     )
@@ -181,10 +181,10 @@ def _waited(answers: Mapping[Any, Shard], progress: Progress | None) -> list[Any
         done += answers[answer].stop - answers[answer].start
         if progress is not None:
             progress("scoring the bank", done, sum(s.stop - s.start for s in answers.values()))
-    return list(ray.get(list(answers)))
+    return list(connect.get(list(answers)))
 
 
 def _step(actors: Sequence[Any], level: str, potentials: Array) -> tuple[Array, Array]:
     ray = connect.ray()
     there = ray.put(potentials)
-    return join_sweeps(ray.get([actor.step.remote(level, there) for actor in actors]))
+    return join_sweeps(connect.get([actor.step.remote(level, there) for actor in actors]))

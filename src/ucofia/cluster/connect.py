@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ucofia.errors import ClusterError, MissingExtraError
+from ucofia.errors import ClusterError, MissingExtraError, UCoFiAError
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ def connected(address: str) -> Iterator[None]:
     if library.is_initialized():
         yield
         return
+    # Ray tells of machines that die on stdout, where results go; `Pool` and `Actors` tell it, too.
+    library._private.worker._worker_logs_enabled = False
     with warnings.catch_warnings():
         # Ray starts its processes by fork and exec, of which only the first half worries Lance.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
@@ -86,6 +88,14 @@ def _start(library: Any, options: Mapping[str, Any]) -> None:
             raise ClusterError(LOCAL, problem, advice) from error
 
 
+def get(answers: Any) -> Any:
+    """Wait for answers; an error of ours is raised as it was there, without Ray's words around."""
+    try:
+        return ray().get(answers)
+    except UCoFiAError as error:
+        raise getattr(error, "cause", None) or error from None
+
+
 def slots(*, gpus: int) -> int:
     """How many actors of one processor each the cluster has room for; at least one."""
     resources = ray().cluster_resources()
@@ -114,7 +124,7 @@ def started(make: Callable[[], Any], count: int, *, first: float, more: float) -
             break
         actor = waiting.pop(done[0])
         try:
-            library.get(done[0])
+            get(done[0])
             running.append(actor)
         except death_errors() as error:
             failed.count(error)
@@ -216,7 +226,7 @@ class Pool(Generic[T]):
     def _start(self, answer: Any) -> None:
         actor = self._waiting.pop(answer)
         try:
-            ray().get(answer)
+            get(answer)
         except death_errors() as error:
             self._failed.count(error)
             self._add()
@@ -227,8 +237,9 @@ class Pool(Generic[T]):
     def _finish(self, answer: Any) -> tuple[T, Any]:
         actor, item = self._busy.pop(answer)
         try:
-            result = ray().get(answer)
+            result = get(answer)
         except death_errors() as error:
+            logger.warning("a worker is gone, or its machine; others do its work")
             logger.info("an actor died at work: %s", error)
             self._add()
             return item, Died(str(error))

@@ -89,7 +89,7 @@ def cluster_stepper(blocks: Blocks, *, scale: float, memory_bytes: int) -> Step:
 
     def step(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         potentials = ray.put(column)
-        return join_sweeps(ray.get([task.remote(part, potentials, scale) for part in there]))
+        return join_sweeps(connect.get([task.remote(part, potentials, scale) for part in there]))
 
     return step
 

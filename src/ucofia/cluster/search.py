@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards, not_finite
+from ucofia.errors import DamagedIndexError
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search.preview import SavedPreview
@@ -14,6 +15,7 @@ from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot, preview_texts, without
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
+from ucofia.index.storage.store import READ_ATTEMPTS
 from ucofia.index.storage.vectors import CACHE_GB
 from ucofia.types import VideoFeatures
 
@@ -73,11 +75,20 @@ class ShardedIndex(Index):
 
     def newest(self) -> Snapshot:
         """The newest version; when it is another one, it is spread too, beside the one before."""
-        found = super().newest()
-        if self._sharded is None or self._sharded.version != found.version:
-            shards = Shards(self._actors, found, preview_texts(found.bank, self.model))
+        for left in reversed(range(READ_ATTEMPTS)):
+            found = super().newest()
+            if self._sharded is not None and self._sharded.version == found.version:
+                break
+            try:
+                shards = Shards(self._actors, found, preview_texts(found.bank, self.model))
+            except DamagedIndexError:  # this version may be compacted away by now
+                if not left:
+                    raise
+                continue
             values = {f.name: getattr(found, f.name) for f in fields(Snapshot)}
             self._sharded = ShardedSnapshot(**values, shards=shards)
+            break
+        assert self._sharded is not None
         return self._sharded
 
 

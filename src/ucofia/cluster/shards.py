@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 FIRST_SECONDS, MORE_SECONDS = 600.0, 30.0  # to wait for the first actor, and for more
 CLOSE_SECONDS = 10.0  # for the actors to delete their files
+PULSE_SECONDS = 2.0  # without an answer, after which its owner is asked for a sign of life
+SILENT_SECONDS = 6.0  # without such a sign, after which others take over
+PULSE = "pulse"  # a thread of an actor that is never busy
 SHARD_ROWS = 16_384  # of a shard in an object store; a larger fragment is one of its own
 MOST_DEATHS_PER_QUERY = 3  # at one question, besides as many as there are actors
 Actor: TypeAlias = Any  # Ray has no types
@@ -50,8 +53,8 @@ class Actors:
         ray = connect.ray()
         self.count = count or connect.slots(gpus=0)
         cpus = 1 if share == 1 else 10_000 // share / 10_000  # as finely as Ray divides one
-        remote = ray.remote(num_cpus=cpus, max_restarts=0)(ShardActor).remote
-        self._make = partial(remote, cache_gb)
+        options = {"num_cpus": cpus, "max_restarts": 0, "concurrency_groups": {PULSE: 1}}
+        self._make = partial(ray.remote(**options)(ShardActor).remote, cache_gb)
         self._owners: list[Actor] = []  # of shards by their number, one of them perhaps several
         self._lock = threading.RLock()
 
@@ -64,18 +67,26 @@ class Actors:
             if not left:
                 return
             owners = {number: self._owner(number) for number in left}
-            answers = {n: getattr(owners[n], method).remote(*left[n]) for n in left}
+            waiting = {getattr(owners[n], method).remote(*left[n]): n for n in left}
             dead: list[Actor] = []
-            for number, answer in answers.items():
-                try:
-                    result = ray.get(answer)
-                except connect.death_errors() as error:
-                    logger.info("the owner of shard %d died: %s", number, error)
-                    dead.append(owners[number])
-                    continue
-                del left[number]
-                yield number, result
-            for actor in dead:
+            while waiting:
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=PULSE_SECONDS)
+                for answer in done:
+                    number = waiting.pop(answer)
+                    try:
+                        result = connect.get(answer)
+                    except connect.death_errors() as error:
+                        logger.info("the owner of shard %d died: %s", number, error)
+                        dead.append(owners[number])
+                        continue
+                    del left[number]
+                    yield number, result
+                if not done:
+                    silent = self._silent({owners[n] for n in waiting.values()})
+                    dead += silent
+                    waiting = {a: n for a, n in waiting.items() if owners[n] not in silent}
+            for actor in dict.fromkeys(dead):
+                logger.warning("an actor is gone, or its machine; others answer for it")
                 self._reassign(actor)
         if left:
             problem = f"every actor died that worked on shard {next(iter(left))}"
@@ -111,8 +122,23 @@ class Actors:
         with self._lock:
             return self._owners[number % len(self._owners)]
 
+    def _silent(self, actors: Iterable[Actor]) -> list[Actor]:
+        """Of some actors those that give no sign of life, if others can take over.
+
+        Of a machine that is gone without a word Ray may learn half a minute later. One that is
+        only slow is taken for gone, too: that costs its copies, never an answer.
+        """
+        pulses = {a.ready.options(concurrency_group=PULSE).remote(): a for a in actors}
+        _, missing = connect.ray().wait(
+            list(pulses), num_returns=len(pulses), timeout=SILENT_SECONDS
+        )
+        silent = [pulses[pulse] for pulse in missing]
+        with self._lock:
+            return silent if {*self._owners} - {*silent} else []
+
     def _reassign(self, dead: Actor) -> None:
         """Reassign the shards of a dead actor to the others, which keep their own."""
+        connect.ray().kill(dead)
         with self._lock:
             living = [actor for actor in dict.fromkeys(self._owners) if actor is not dead]
             others = itertools.cycle(living)

@@ -115,7 +115,10 @@ def _fetch(files: Sequence[FoundFile], folder: Path) -> Fetched:
 
 def _find(source: str) -> Iterator[FoundFile]:
     if source.startswith(LIST):
-        yield from find(_lines(Path(source.removeprefix(LIST)).expanduser()))
+        for line in _lines(Path(source.removeprefix(LIST)).expanduser()):
+            if line.startswith(LIST):  # it might be this one
+                raise SettingError("list", source, f"it names another list ({line})")
+            yield from _find(line)
     elif source.startswith("file://"):
         yield from discover.find([source.removeprefix("file://")])
     elif is_remote(source):

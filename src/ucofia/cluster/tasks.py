@@ -43,7 +43,7 @@ def spread(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
                 item = left.popleft()
                 running[task.remote(there, here, item)] = item
             (answer,), _ = ray.wait(list(running), num_returns=1)
-            yield running.pop(answer), ray.get(answer)
+            yield running.pop(answer), connect.get(answer)
     finally:
         for answer in running:
             ray.cancel(answer, force=True)
