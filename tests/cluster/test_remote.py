@@ -13,7 +13,7 @@ from test_spread import same_everything
 from ucofia.cluster import connect, shard_actor
 from ucofia.cluster.search import ShardedIndex
 from ucofia.cluster.shard_actor import ShardActor
-from ucofia.cluster.shards import stable_cuts
+from ucofia.cluster.shards import _there, stable_cuts
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search import preview as previews
@@ -38,7 +38,7 @@ class ActorsHere:
         self, method: str, arguments: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         for number, given in arguments.items():
-            yield number, getattr(self.owners[number % self.count], method)(*given)
+            yield number, getattr(self.owners[number % self.count], method)(*_there(given))
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,21 @@ Actor: TypeAlias = Any  # Ray has no types
 Rankings: TypeAlias = dict[int, list[Ranking]]  # of the queries, by shard
 
 
+class Shared:
+    """A value for actors, in the cluster's memory."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        self.put()
+
+    def put(self) -> None:
+        """Put it there; again, when a machine died that may have had the nearest copy.
+
+        Ray would wait for that machine, ten seconds at a time.
+        """
+        self.there = connect.ray().put(self._value)
+
+
 class Actors:
     """The actors that own shards, kept across versions; the others take over from a dead one."""
 
@@ -67,7 +82,7 @@ class Actors:
             if not left:
                 return
             owners = {number: self._owner(number) for number in left}
-            waiting = {getattr(owners[n], method).remote(*left[n]): n for n in left}
+            waiting = {getattr(owners[n], method).remote(*_there(left[n])): n for n in left}
             dead: list[Actor] = []
             while waiting:
                 done, _ = ray.wait(list(waiting), num_returns=1, timeout=PULSE_SECONDS)
@@ -88,6 +103,8 @@ class Actors:
             for actor in dict.fromkeys(dead):
                 logger.warning("an actor is gone, or its machine; others answer for it")
                 self._reassign(actor)
+            for value in {v for given in left.values() for v in given if isinstance(v, Shared)}:
+                value.put()
         if left:
             problem = f"every actor died that worked on shard {next(iter(left))}"
             raise ClusterError("the cluster", problem, "its machines may have too little memory")
@@ -165,7 +182,7 @@ class Shards:
         )
         self._actors, self._collection = actors, snapshot.collection
         self._shards = {shard.number: shard for shard in shards}
-        self._there = {shard.number: connect.ray().put(shard) for shard in shards}
+        self._shared = {shard.number: Shared(shard) for shard in shards}
         actors.require(max(1, len(shards)))
         for _ in self._ask(self._shards, "own"):
             pass
@@ -194,7 +211,7 @@ class Shards:
             own = None if among is None else _between(among, shard)
             if own is None or len(own):
                 part = None if biases is None else _part(biases, shard)
-                asked[number] = (connect.ray().put(replace(whole, among=own, biases=part)),)
+                asked[number] = (Shared(replace(whole, among=own, biases=part)),)
         found = self._exact(asked, whole) if is_exact else self._fast(asked, whole)
         return [
             merge_top_k(
@@ -207,8 +224,8 @@ class Shards:
 
     def likeness(self, video: VideoFeatures) -> Array:
         """How alike every segment is to a video."""
-        there = connect.ray().put(video.to("cpu"))
-        parts = dict(self._ask(self._shards, "likeness", dict.fromkeys(self._shards, (there,))))
+        given = (Shared(video.to("cpu")),)
+        parts = dict(self._ask(self._shards, "likeness", dict.fromkeys(self._shards, given)))
         return np.concatenate([np.zeros(0, np.float32), *(parts[n] for n in self._shards)])
 
     def _exact(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
@@ -245,7 +262,7 @@ class Shards:
     ) -> Iterator[tuple[int, Any]]:
         """Ask for some shards, by their numbers."""
         given = arguments or {}
-        return self._actors.ask(method, {n: (self._there[n], *given.get(n, ())) for n in numbers})
+        return self._actors.ask(method, {n: (self._shared[n], *given.get(n, ())) for n in numbers})
 
 
 def shards_of(
@@ -337,6 +354,10 @@ def _kept_rows(store: Store, collection: Collection, rows: int) -> Array | None:
     ids = store.table(["id"]).column("id").to_pylist()
     known = collection.row_of_segment
     return np.flatnonzero([segment in known for segment in ids])
+
+
+def _there(given: Iterable[Any]) -> list[Any]:
+    return [value.there if isinstance(value, Shared) else value for value in given]
 
 
 def _between(rows: Array, shard: Shard) -> Array:
