@@ -12,7 +12,7 @@ from fakes import clip, colour_model
 from test_parts import rows_of, same_rows
 
 from ucofia.cluster import connect, ingest
-from ucofia.errors import IndexBusyError
+from ucofia.errors import IndexBusyError, SettingError
 from ucofia.index.index import Index
 from ucofia.index.journal import Journal
 from ucofia.index.storage import lock
@@ -108,3 +108,30 @@ def test_who_writes_meanwhile_does_not_stop_the_work(
     assert index.info().pending_files == 4 and not rows_of(index)
     assert ingest.add(index, [folder]).unchanged == 4
     assert len(rows_of(index)) == 4 and not Journal(index.path).keys()
+
+
+def test_lists_name_videos_and_folders_but_no_lists(tmp_path: Path, folder: Path) -> None:
+    index = Index.create(tmp_path / "index", colour_model())
+    names = tmp_path / "some.txt"
+    names.write_text(f"{folder / 'red.mp4'}\n\n{folder}\n")
+    assert ingest.add(index, [f"@{names}"]).added == 4
+    names.write_text(f"@{names}\n")
+    with pytest.raises(SettingError, match="it names another list"):
+        ingest.add(index, [f"@{names}"])
+
+
+def test_an_object_that_became_too_large_does_not_answer_with_what_it_was(
+    tmp_path: Path, folder: Path
+) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="the extra `cluster` is not installed")
+    store = fsspec.filesystem("memory")
+    for file in folder.iterdir():
+        store.pipe_file(f"/large/{file.name}", file.read_bytes())
+    index = Index.create(tmp_path / "index", colour_model())
+    assert ingest.add(index, ["memory://large"]).added == 4
+    store.pipe_file("/large/red.mp4", bytes(40_000))
+    options = ingest.ClusterOptions(scratch=str(tmp_path), scratch_bytes=40_000)
+    report = ingest.add(index, ["memory://large"], options)
+    assert [Path(failure.path).name for failure in report.failed] == ["red.mp4"]
+    assert "--scratch-gb" in report.failed[0].reason
+    assert len(rows_of(index)) == 3

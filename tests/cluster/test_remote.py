@@ -14,6 +14,7 @@ from ucofia.cluster import connect, shard_actor
 from ucofia.cluster.search import ShardedIndex
 from ucofia.cluster.shard_actor import ShardActor
 from ucofia.cluster.shards import _there, stable_cuts
+from ucofia.errors import DamagedIndexError
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search import preview as previews
@@ -99,7 +100,7 @@ def test_columns_are_those_that_lance_reads(index: Index) -> None:
             assert (block == read[start:stop]).all()
 
 
-@pytest.mark.parametrize("cache_gb", [1.0, 0.00005])
+@pytest.mark.parametrize("cache_gb", [pytest.param(1.0, marks=pytest.mark.slow), 0.00005])
 def test_actors_answer_and_who_asks_fetches_only_hits(
     index: Index, monkeypatch: pytest.MonkeyPatch, fetched: dict[str, int], cache_gb: float
 ) -> None:
@@ -198,3 +199,19 @@ def test_rows_that_are_not_finite_are_found_by_actors(
     opened = spread(index, monkeypatch)
     assert len(opened.newest().collection) == len(index) - 1
     assert len(opened.search("red", top=5)) == 5
+
+
+def test_a_version_that_was_compacted_away_meanwhile_is_followed_by_the_newest(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, original, failed = spread(index, monkeypatch), ShardActor.own, []
+
+    def gone(self: ShardActor, shard: Any) -> int:
+        if not failed:
+            failed.append(shard)
+            raise DamagedIndexError(shard.index, "its files are gone")
+        return original(self, shard)
+
+    monkeypatch.setattr(ShardActor, "own", gone)
+    assert opened.search("red", top=3) == index.search("red", top=3)
+    assert failed
