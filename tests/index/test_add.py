@@ -162,6 +162,41 @@ def test_a_changed_file_answers_with_what_it_is_now(index: Index, videos: Path) 
     assert Path(index.search("white")[0].path).stem == "red"
 
 
+def test_a_copy_never_gets_what_replaced_the_original_while_it_was_read(
+    index: Index, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "later"
+    later.mkdir()
+    shutil.copy(videos / "red.mp4", later / "copy.mp4")
+    original = discover.content_hash
+
+    def then_replaced(path: str) -> str:
+        digest = original(path)
+        if path.endswith("red.mp4"):
+            shutil.copy(videos / "blue.mp4", path)
+        return digest
+
+    with monkeypatch.context() as patched:
+        patched.setattr(discover, "content_hash", then_replaced)
+        report = index.add(videos / "red.mp4")
+    assert [warning.rpartition(": ")[2] for warning in report.warnings] == [
+        "it changed while it was read; index it again"
+    ]
+    index.add(later)
+    assert Path(index.search("red")[0].path).name == "copy.mp4"
+    assert index.add(videos / "red.mp4").changed == 1
+    assert index.verify() == []
+
+
+def test_a_file_from_beyond_the_year_2262_stops_nothing(index: Index, videos: Path) -> None:
+    far = 15_000_000_000
+    os.utime(videos / "red.mp4", (far, far))
+    if (videos / "red.mp4").stat().st_mtime != far:
+        pytest.skip("this file system knows no such times")
+    assert index.add(videos).added == 3
+    assert index.add(videos).unchanged == 3
+
+
 def test_gone_files_are_forgotten_and_others_are_left_alone(
     index: Index, videos: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ INDEXED_PICTURE_SUFFIXES = frozenset(
 _MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
 _USERS_MOUNTS = frozenset({"/media", "/run/media"})
 _READ_BYTES = 1 << 20
+_LATEST_NS = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class FoundFile:
     path: str
     size_bytes: int
     mtime_ns: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> "FoundFile":
+        """Describe a file; a time that 64 bits cannot hold (after 2262) is the last they can."""
+        return cls(path, status.st_size, max(-_LATEST_NS, min(status.st_mtime_ns, _LATEST_NS)))
 
 
 def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
@@ -53,7 +59,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
             status = None if name in seen else _status(name)
             if status is not None:
                 seen.add(name)
-                yield FoundFile(name, status.st_size, status.st_mtime_ns)
+                yield FoundFile.of(name, status)
 
 
 def content_hash(path: str) -> str:
@@ -70,6 +76,12 @@ def content_hash(path: str) -> str:
     except OSError as error:
         raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
     return digest.hexdigest()
+
+
+def has_changed(file: FoundFile) -> bool:
+    """Tell whether a file is not as it was found."""
+    status = _status(file.path)
+    return status is None or FoundFile.of(file.path, status) != file
 
 
 def is_wanted(path: str) -> bool:

@@ -9,6 +9,7 @@ and the next run continues.
 
 import logging
 import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -270,10 +271,23 @@ class _Run:
             reason = "the model gave NaN or infinity for all of its segments"
             self._fail(opened.identity, NotFiniteVideoError(opened.identity.path, reason))
             return
-        self._rows += opened.rows
+        self._rows += self._unless_changed(opened)
         self.report.changed += opened.is_change
         self.report.added += not opened.is_change
         self.report.segments += len(opened.rows)
+
+    def _unless_changed(self, opened: _OpenFile) -> list[SegmentRow]:
+        """Give the rows of a file that changed while it was read a digest of no content.
+
+        Nobody knows whether they are of what was hashed, so no copy of that may get them. The
+        next run looks at the file again, as its size or time is another.
+        """
+        file = opened.identity
+        if not discover.has_changed(FoundFile(file.path, file.size_bytes, file.mtime_ns)):
+            return opened.rows
+        self.report.warnings.append(f"{file.path}: it changed while it was read; index it again")
+        unsure = replace(file, content_hash=secrets.token_hex(len(file.content_hash) // 2))
+        return [replace(row, file=unsure) for row in opened.rows]
 
     def commit(self) -> None:
         """Make everything complete part of the index."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ucofia.errors import RefusedError, UnreadableVideoError
-from ucofia.index.discover import content_hash
+from ucofia.index.discover import FoundFile, content_hash
 from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.video.limits import lies_within
@@ -60,8 +60,8 @@ class Files:
 
     def _require_same(self, info: SegmentInfo, handle: int) -> None:
         name, found = os.path.basename(info.path), os.fstat(handle)
-        known = (info.size_bytes, info.mtime_ns)
-        if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != known:
+        known = FoundFile(info.path, info.size_bytes, info.mtime_ns)
+        if not stat.S_ISREG(found.st_mode) or FoundFile.of(info.path, found) != known:
             text = f"{name} has changed since it was indexed; run ucofia index again"
             raise RefusedError("file_changed", text)
         identity = (found.st_dev, found.st_ino)
