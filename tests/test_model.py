@@ -130,6 +130,11 @@ def test_an_empty_text_is_an_error() -> None:
         tiny.model().tokenize(["a dog", "  "])
 
 
+def test_half_a_character_is_an_error() -> None:
+    with pytest.raises(SettingError, match="it is not valid Unicode"):
+        tiny.model().tokenize(["a dog", "a \ud800 cat"])
+
+
 def test_a_long_text_is_cut_with_a_warning_and_keeps_its_end() -> None:
     model = tiny.model()
     with pytest.warns(TextCutWarning, match="text 0 is longer than the 6 tokens"):

@@ -74,6 +74,14 @@ class SettingError(UCoFiAError):
         super().__init__(f"{setting} is {value!r}, but {rule}.")
 
 
+def require_unicode(text: str) -> None:
+    """Refuse half characters, as a terminal of another encoding sends them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError("text", ascii(text), "it is not valid Unicode") from error
+
+
 class MissingExtraError(UCoFiAError):
     """An optional part of the package is not installed."""
 

@@ -29,7 +29,7 @@ from ucofia.encode.patches import (
     selection_noise,
 )
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
-from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
+from ucofia.errors import EmptyInputError, SettingError, TextCutWarning, require_unicode
 from ucofia.level_head import LevelHead
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.aggregate import Aggregator, Mixes
@@ -120,6 +120,7 @@ class Model(nn.Module):
 
         Raises:
             EmptyInputError: A text has no words.
+            SettingError: A text is not valid Unicode.
 
         Example:
             >>> model.tokenize(["red", "green blue"]).ids.shape
@@ -128,6 +129,8 @@ class Model(nn.Module):
         empty = [row for row, text in enumerate(texts) if not text.strip()]
         if empty:
             raise EmptyInputError("text", empty)
+        for text in texts:
+            require_unicode(text)
         batch, cut = self.backbone.tokenize(
             texts, length=self.config.words, pad_to_length=not self.config.masked
         )

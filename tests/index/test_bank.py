@@ -305,3 +305,11 @@ def test_a_bank_of_an_earlier_version_keeps_its_answers(tmp_path: Path, videos: 
     older.add(videos)  # solves it again
     again = older._store.small("bank")
     assert again is not None and {"mean", "variance"} <= {*again.column_names}
+
+
+def test_half_a_character_is_no_text_of_a_bank(index: Index, videos: Path) -> None:
+    index.add(videos)
+    with pytest.raises(SettingError, match="it is not valid Unicode"):
+        index.set_bank(["red", "a \ud800 cat"])
+    with pytest.raises(SettingError, match="it is not valid Unicode"):
+        index.describe(index.collection().segments[0].path, texts=["a \ud800 cat"])

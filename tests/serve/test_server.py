@@ -168,6 +168,8 @@ def test_settings_come_from_arguments_then_environment_then_file(
         ("prot = 3", "there is no such setting; did you mean 'port'"),
         ("port = 70000", "port is 70000, but"),
         ("token = ' '", "an empty token protects nothing"),
+        ("token = 'schlüssel'", "a header carries only plain letters"),
+        ('token = "two\\nlines"', "a header carries only plain letters"),
         ("port 3", "it cannot be read as TOML"),
     ],
 )

@@ -244,6 +244,7 @@ def _run(application: "FastAPI", settings: "ServeSettings", listening: socket.so
     config = uvicorn.Config(
         application,
         http=protocol(settings),
+        ws="none",  # whatever is installed: an upgraded connection would leave the limits
         log_level=settings.log_level,
         access_log=False,
         server_header=False,

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ucofia.errors import SettingError
+from ucofia.errors import SettingError, require_unicode
 
 if TYPE_CHECKING:  # costs torch
     from ucofia.encode.backbone import Backbone
@@ -158,14 +158,6 @@ class TextQuery:
     def __str__(self) -> str:
         parts = [" + ".join(self.wanted), *(f"without {text}" for text in self.unwanted)]
         return ", ".join(part for part in parts if part)
-
-
-def require_unicode(text: str) -> None:
-    """Refuse half characters, as a terminal of another encoding sends them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SettingError("text", ascii(text), "it is not valid Unicode") from error
 
 
 def _each(texts: str | Sequence[str]) -> tuple[str, ...]:

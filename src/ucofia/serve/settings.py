@@ -78,9 +78,11 @@ class ServeSettings(BaseSettings):
 
     @field_validator("token")
     @classmethod
-    def _not_blank(cls, value: str | None) -> str | None:
+    def _fits_a_header(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
             raise ValueError("an empty token protects nothing")
+        if value is not None and not (value.isascii() and value.isprintable()):
+            raise ValueError("a header carries only plain letters, digits and signs (ASCII)")
         return value
 
     @classmethod

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ucofia.atomic import write_tensors
-from ucofia.errors import SettingError
+from ucofia.errors import SettingError, require_unicode
 from ucofia.index.calibration import balance
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.calibration.confidence import (
@@ -197,6 +197,8 @@ def _unsolved(texts: Sequence[str]) -> Bank:
     cleaned = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not cleaned:
         raise SettingError("bank", [], "it needs at least one text")
+    for text in cleaned:
+        require_unicode(text)
     none = np.full(len(cleaned), np.nan)
     return Bank(tuple(cleaned), {}, TextScores(none, none, none, 0), 0, "")
 
