@@ -153,3 +153,27 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
     ]
     print_hits([hit("a", None, None)])
     assert capsys.readouterr().out == "  1  a  at 0:05\n"
+
+
+def test_an_interrupt_is_not_lost_in_a_library_that_swallows_it(tmp_path: Path) -> None:
+    (tmp_path / "swallowing.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    [None for _ in range(1000)]\n"
+        "except BaseException:\n"
+        "    pass\n"
+    )
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from ucofia import cli\n"
+        "@cli.app.command()\n"
+        "def probe() -> int:\n"
+        "    import swallowing\n"
+        "    return 0\n"
+        "sys.exit(cli.main(['probe']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "ucofia: interrupted; what was finished is kept.\n"

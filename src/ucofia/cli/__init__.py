@@ -6,11 +6,15 @@ that `ucofia --help` is fast. Exit codes: 0 success, 1 an error of ours in one l
 """
 
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
+from types import FrameType
 from typing import Any
 
 import typer
@@ -38,6 +42,7 @@ add_panels()
 # Every complaint about the arguments derives from this one, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
+INTERRUPTED_TEXT = "ucofia: interrupted; what was finished is kept."
 GENERAL = ("-v", "-vv", "--verbose", "--debug")
 _plain_warning = warnings.formatwarning
 
@@ -50,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     general, words = _split(sys.argv[1:] if argv is None else argv)
     try:
-        result = app(args=[*general, *words], standalone_mode=False)
+        with _interruptible_imports():
+            result = app(args=[*general, *words], standalone_mode=False)
     except UCoFiAError as error:
         return _failed(str(error), "--debug" in general)
     except BrokenPipeError:  # the reader of our output closed the pipe
@@ -66,8 +72,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     if result == INTERRUPTED:  # typer makes it of an interrupt in the middle of a command
-        print_message("ucofia: interrupted; what was finished is kept.")
+        print_message(INTERRUPTED_TEXT)
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _interruptible_imports() -> Iterator[None]:
+    """Let Ctrl-C end the process at once while a module is being imported.
+
+    Libraries that are interrupted while they set themselves up swallow the exception, or abort.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        at = frame
+        while at is not None:
+            if at.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, f"{INTERRUPTED_TEXT}\n".encode())
+                os._exit(INTERRUPTED)
+            at = at.f_back
+        signal.default_int_handler(number, frame)
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
