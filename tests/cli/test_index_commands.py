@@ -365,6 +365,26 @@ def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path
     assert left.verify() == []
 
 
+def test_watching_goes_on_when_another_writer_is_done(model: Path, tmp_path: Path) -> None:
+    folder, index = tmp_path / "videos", tmp_path / "index"
+    clip(folder / "red.mp4", ["red"], seconds_each=0.5)
+    words = ("index", folder, "--model", model, "--watch", "--every", 0.05, "--lock-timeout", 0.1)
+    watching = command(index, *words)
+    assert watching.stdout is not None and watching.stderr is not None
+    assert watching.stdout.readline() == "1 added\n"
+    with lock.writer_lock(str(index), verb="compact"):
+        lines = iter(watching.stderr.readline, "")
+        busy = next(line for line in lines if line.startswith("ucofia: "))
+        assert f"is being written by process {os.getpid()} on" in busy
+        assert next(lines) == "looking again until this is mended\n"
+        clip(tmp_path / "blue.mp4", ["blue"], seconds_each=0.5)
+        (tmp_path / "blue.mp4").rename(folder / "blue.mp4")
+    assert watching.stdout.readline() == "1 added, 1 unchanged\n"
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    assert watching.returncode == 130
+
+
 @pytest.mark.parametrize("words", [("index", "videos"), ("remove", "videos"), ("compact",)])
 def test_every_writer_says_for_whom_it_waits_and_gives_up_in_time(
     run: Run,

@@ -252,6 +252,21 @@ def test_recall_is_measured_once_where_there_is_no_preview(
     assert len(counted) == 2
 
 
+def test_recall_is_measured_again_when_a_preview_comes(
+    tmp_path: Path, made: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.create(tmp_path / "index", colour_model(CLIP_STRAIGHT), bank=BANK)
+    index.add(made / "videos")
+    before = index.newest()
+    index.fast_recall()
+    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)  # as when the disk was full before
+    index.add(made / "videos")
+    reader = Index.open(tmp_path / "index", index.model)
+    reader.fast_recall()
+    assert reader.newest().preview is not None and reader.newest().version == before.version
+    assert len(counted) == 2
+
+
 def test_the_preview_of_an_index_names_it(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

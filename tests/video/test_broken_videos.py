@@ -31,6 +31,12 @@ def reason(path: Path, kind: type[VideoError]) -> str:
     return caught.value.reason
 
 
+def test_a_pipe_in_the_place_of_a_file_below_a_folder_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(UnreadableVideoError, match="it is a named pipe, not a file"):
+        limits.opened_within(tmp_path / "a.mp4", [str(tmp_path)])
+
+
 def test_what_is_no_ordinary_file_is_refused_without_touching_it(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
     (tmp_path / "folder.mp4").mkdir()

@@ -153,13 +153,14 @@ class Snapshot:
     @cached_property
     def _fast_recall(self) -> Recall | None:
         folder = preview_folder(self.store)
-        found = search.load_recall(folder, self.version) if folder is not None else None
+        measured_at = (*self.version, int(self.preview is not None))  # it finds more with one
+        found = search.load_recall(folder, measured_at) if folder is not None else None
         if found is None and self.bank is not None:
             asked = self.queries(search.sampled_texts(self.bank.texts))
             searcher = self._searcher(self.collection, Filters(), exact=True)
             found = search.measure_recall(asked, searcher)
             if folder is not None:
-                search.save_recall(folder, self.version, found)
+                search.save_recall(folder, measured_at, found)
         return found
 
     def _features(self, video: Path | str) -> VideoFeatures:
