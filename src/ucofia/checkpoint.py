@@ -157,7 +157,7 @@ def _found(
 ) -> tuple[Path, Model]:
     """Find a model, wherever it is; `above` are the folders that named it as their base."""
     path = locate(name)
-    if is_name(name) and name != starter_parts.NAME:
+    if is_name(name) and name not in starter_parts.NAMES:
         model = _untrained(_pretrained(str(name)), config)
     elif is_model_folder(path):
         if config is not None:
@@ -176,19 +176,46 @@ def _found(
 
 def is_name(name: str | Path) -> bool:
     """Tell a name that this package knows from a folder, file or hub name."""
-    return name == starter_parts.NAME or name in BACKBONES or name in families.installed()
+    return name in starter_parts.NAMES or name in BACKBONES or name in families.installed()
 
 
 def locate(name: str | Path) -> Path:
     """Return the folder or file a name stands for; the starter is assembled on first use."""
-    if name != starter_parts.NAME:
+    if name not in starter_parts.NAMES:
         return Path(name).expanduser()
-    folder = starter_parts.folder()
-    if not is_model_folder(folder):
-        bank = folder / "bank" / "texts.txt"
-        bank.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(bank, "\n".join(starter_parts.bank_texts()) + "\n")
-        save(Model(starter_parts.assemble(), starter_parts.CONFIG), folder)
+    folder = starter_parts.folder(str(name))
+    if is_model_folder(folder):
+        return folder
+    if name == starter_parts.WITH_CLIP:
+        problem = "it is not here; make it of a CLIP ViT-B/16, once: ucofia setup --clip"
+        raise CheckpointError(name, problem)
+    return _save_starter(starter_parts.assemble(), folder)
+
+
+def join_clip(source: str | Path) -> Path:
+    """Make the starter that CLIP's own text tower reads; indexes of the starter may change to it.
+
+    Args:
+        source: OpenAI's CLIP ViT-B/16, as `load` takes it: a name, folder or file.
+
+    Returns:
+        Its folder, which `load("starter-clip")` loads from now on.
+
+    Raises:
+        CheckpointError: It is not that CLIP.
+    """
+    clip, starter = load(source).backbone, load(starter_parts.NAME).backbone
+    if clip.describe()["family"] != "clip":
+        raise CheckpointError(source, "it is not a CLIP")
+    joined = starter_parts.with_clip_text(starter, clip)  # type: ignore[arg-type]
+    return _save_starter(joined, starter_parts.folder(starter_parts.WITH_CLIP))
+
+
+def _save_starter(backbone: Backbone, folder: Path) -> Path:
+    bank = folder / "bank" / "texts.txt"
+    bank.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(bank, "\n".join(starter_parts.bank_texts()) + "\n")
+    save(Model(backbone, starter_parts.CONFIG), folder)
     return folder
 
 
@@ -323,7 +350,8 @@ def _pretrained(name: str) -> Backbone:
         raise CheckpointError(name, "there is no such file or folder")
     if "/" in name:
         return families.pretrained(name)
-    raise UnknownNameError("model", name, [*BACKBONES, *families.installed(), starter_parts.NAME])
+    known = [*BACKBONES, *families.installed(), *starter_parts.NAMES]
+    raise UnknownNameError("model", name, known)
 
 
 def _model_type(folder: Path) -> str:

@@ -39,6 +39,16 @@ from ucofia.video.pixels import normalise
 TOKEN_AXES = 4  # of frames that arrive as tokens; crops have five, features three
 INFERENCE_NOISE_KEY = 0
 TEXTS_AT_ONCE = 64
+# What videos do not pass: parts of the state, and settings of model and backbone.
+TEXT_PARTS = (
+    "backbone.text",
+    "backbone.sentence_projection",
+    "backbone.word_projection",
+    "backbone.logit",
+    "logit_scale",
+    "heads.",
+)
+TEXT_SETTINGS = ("text", "stop_words", "levels", "words", "isa_temperature")
 
 
 class Model(nn.Module):
@@ -106,6 +116,27 @@ class Model(nn.Module):
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()[:16]
+
+    def video_fingerprint(self) -> str:
+        """Identify what videos pass; two models with the same one encode videos alike.
+
+        Text tower, projections of texts and all that scores features do not count, so that an
+        index may change from one such model to the other (`Index.use_model`).
+
+        Example:
+            >>> model.video_fingerprint() == model.video_fingerprint()
+            True
+        """
+        config = {k: v for k, v in to_dict(self.config).items() if k not in TEXT_SETTINGS}
+        backbone = {k: v for k, v in self.backbone.describe().items() if k not in TEXT_SETTINGS}
+        settings = [config, backbone, self.config.uses_patches, repr(self.pixels)]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            if not name.startswith(TEXT_PARTS):
+                digest.update(name.encode())
+                flat = tensor.detach().cpu().contiguous().flatten()
+                digest.update(flat.view(torch.uint8).numpy())
         return digest.hexdigest()[:16]
 
     def tokenize(self, texts: Sequence[str]) -> TextBatch:

@@ -10,16 +10,19 @@ from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from safetensors.torch import load as load_tensors
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
 
-from ucofia.encode.clip_vision import ClipVisionConfig
-from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
+from ucofia.encode.joined import ENGLISH_STOP_WORDS, JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.errors import MissingExtraError, MissingPartError
+from ucofia.encode.tokenizer import END, START
+from ucofia.errors import CheckpointError, MissingExtraError, MissingPartError
 from ucofia.package_files import (
     Package,
     cache_folder,
@@ -29,7 +32,12 @@ from ucofia.package_files import (
 )
 from ucofia.presets import ZERO_SHOT
 
+if TYPE_CHECKING:  # imports a library that the starter does not need
+    from ucofia.encode.clip import ClipBackbone
+
 NAME = "starter"
+WITH_CLIP = "starter-clip"  # the same frames, read by CLIP's own text tower
+NAMES = (NAME, WITH_CLIP)
 FRAMES = 6  # the tower takes half a second of one core per frame
 CONFIG = replace(ZERO_SHOT, frames=FRAMES)
 INSTALL = "ucofia setup"
@@ -57,7 +65,16 @@ RELEASES = {
 }
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
 VIT_B16 = ClipVisionConfig(patch_size=16)
+RIDGE = 0.1  # of the inverse of the frame projection, whose singular values go from 2 to 0.007
+CENTRED_BY = 1000  # texts of the bank, whose mean CLIP's texts are centred by
+SAME = 0.99  # cosine of two copies of a tensor, of which one was stored as 8-bit integers
 
+# tensors of the tower that tell one CLIP from another
+COMPARED = (
+    "visual_projection.weight",
+    "vision_model.embeddings.position_embedding.weight",
+    "vision_model.embeddings.patch_embedding.weight",
+)
 # layers that read the output of each norm of a block
 READERS = {
     "layer_norm1": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -65,9 +82,9 @@ READERS = {
 }
 
 
-def folder() -> Path:
-    """Return where the assembled starter is kept."""
-    return cache_folder() / f"{NAME}-{_version()}"
+def folder(name: str = NAME) -> Path:
+    """Return where the assembled starter is kept, or the one that CLIP's text tower reads."""
+    return cache_folder() / f"{name}-{_version()}"
 
 
 def bank_texts() -> list[str]:
@@ -92,6 +109,59 @@ def with_random_projections() -> JoinedBackbone:
     backbone = JoinedBackbone(VIT_B16, tower, width=tower.width, card=card).eval()
     backbone.vision.load_state_dict(equalise_channels(_dequantised(vision)))
     return backbone
+
+
+def with_clip_text(starter: JoinedBackbone, clip: "ClipBackbone") -> JoinedBackbone:
+    """Let CLIP's own text tower read the frames of the starter, which stay as they are.
+
+    A frame of the starter is y = l2(P (x - m)), x being CLIP's vector of it, and CLIP scores a
+    text t by t . x. The regularised inverse of P gives x back up to its length, so that
+    t . x is, but for a constant of each text, ((P P' + r)^-1 P t) . y: one matrix on the text
+    side. CLIP's texts lie close together, so the mean of the bank's is taken off first.
+
+    Raises:
+        CheckpointError: The CLIP is not the one whose vision tower the starter has.
+    """
+    assert starter.frame_projection is not None
+    _require_same_vision(starter.vision, clip)
+    text = clip.text_tower()
+    stop_words = (*ENGLISH_STOP_WORDS, START, END)
+    vision = starter.vision.config
+    joined = JoinedBackbone(vision, text, width=starter.width, stop_words=stop_words).eval()
+    joined.vision, joined.frame_projection = starter.vision, starter.frame_projection
+    joined.logit_scale = starter.logit_scale
+    projection = starter.frame_projection.weight.detach()
+    gram = projection @ projection.T + RIDGE * torch.eye(len(projection))
+    inverse = torch.linalg.solve(gram, projection)
+    texts = bank_texts()
+    batch, _ = joined.tokenize(
+        texts[:: max(1, len(texts) // CENTRED_BY)], length=CONFIG.words, pad_to_length=False
+    )
+    with torch.no_grad():
+        words, sentences = text.encode_words(batch)
+        for layer, vectors in (
+            (joined.sentence_projection, sentences),
+            (joined.word_projection, words[batch.word_mask]),
+        ):
+            layer.weight.copy_(inverse)
+            layer.bias.copy_(-inverse @ normalize(vectors, dim=-1).mean(0))
+    return joined
+
+
+def _require_same_vision(ours: ClipVision, clip: "ClipBackbone") -> None:
+    """Refuse a CLIP with other eyes; ours were stored as 8-bit integers, so nearly equal is."""
+    theirs = {
+        "visual_projection.weight": clip.visual_projection.weight,
+        **{f"vision_model.{name}": tensor for name, tensor in clip.vision.state_dict().items()},
+    }
+    for name in COMPARED:
+        left, right = ours.state_dict()[name].flatten(), theirs[name].detach().flatten()
+        if left.shape != right.shape or cosine_similarity(left, right, dim=0) < SAME:
+            problem = (
+                "its vision tower is not the starter's (OpenAI's CLIP ViT-B/16), so that its "
+                "texts cannot be compared with the starter's frames"
+            )
+            raise CheckpointError("clip", problem)
 
 
 def _version() -> str:

@@ -66,7 +66,10 @@ def index_command(
     index: NewIndexOption = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Model of a new index: a name or a folder. Default: starter."),
+        typer.Option(
+            help="Model of a new index, a name or a folder, or one that encodes videos as the "
+            "index's own does and shall answer from now on. Default: starter."
+        ),
     ] = None,
     segment: Annotated[
         str | None,
@@ -116,6 +119,12 @@ def index_command(
     texts = None if bank is None else lines(bank)
     opened = _opened(where, model, segment, device)
     remember_index(where, index)
+    before = opened.settings.model
+    if model is not None and model != before:
+        with progress_bar(quiet=json) as progress:
+            changed = opened.use_model(model, lock_timeout=lock_timeout, progress=progress)
+        if changed:
+            print_message(f"{model} answers in the place of {before}; the vectors are the same")
     if texts is not None:
         with progress_bar(quiet=json) as progress:
             opened.set_bank(texts, lock_timeout=lock_timeout, progress=progress)
@@ -274,8 +283,6 @@ def _opened(where: str, model: str | None, segment: str | None, device: str) -> 
     if segment is not None and _segment(segment) != opened.settings.segment:
         rule = f"this index was made with {opened.settings.segment!r}; make another index"
         raise SettingError("segment", segment, rule)
-    if model is not None:
-        opened.require_model(model)
     return opened
 
 

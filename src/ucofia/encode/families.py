@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ucofia.encode.backbone import Backbone
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
 from ucofia.errors import CheckpointError, SettingError, UnknownNameError
 
 ENTRY_POINTS = "ucofia.backbones"
@@ -29,7 +28,6 @@ _HOMES = {
     "siglip2": "ucofia.encode.siglip2:Siglip2Backbone",
     "tipsv2": "ucofia.encode.tipsv2:Tipsv2Backbone",
 }
-_WITH_SENTENCES = ("joined", "features")  # these want the text of tokenizer.json
 # transformers' `model_type` -> family
 MODEL_TYPES = {
     "clip": "clip",
@@ -72,9 +70,8 @@ def pretrained(name: str, *, model_type: str | None = None) -> Backbone:
 
 def rebuild(description: Mapping[str, Any], folder: Path) -> Backbone:
     """Build a backbone as it described itself, with fresh weights."""
-    family = description["family"]
-    wanted = _tokenizer_of(folder) if family in _WITH_SENTENCES else folder
-    return cast(Backbone, family_class(family).from_description(description, wanted))
+    family = family_class(description["family"])
+    return cast(Backbone, family.from_description(description, folder))
 
 
 def family_class(family: str) -> Any:
@@ -89,15 +86,6 @@ def family_class(family: str) -> Any:
             raise SettingError(f"entry point {family!r} of {ENTRY_POINTS}", found, rule)
         return found
     raise UnknownNameError("backbone family", str(family), [*_HOMES, *installed()])
-
-
-def _tokenizer_of(folder: Path) -> str:
-    try:
-        return (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            folder / TOKENIZER_FILE, "the tokenizer is missing or damaged"
-        ) from error
 
 
 @cache

@@ -28,6 +28,15 @@ class Padding:
     is_masked: bool = True  # False: the tower attends to padding as to any word
 
 
+def read_tokenizer(folder: Path) -> str:
+    """Read the tokenizer of a model folder, as JSON text."""
+    try:
+        return (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = "the tokenizer is missing or damaged"
+        raise CheckpointError(folder / TOKENIZER_FILE, problem) from error
+
+
 class FastTokenizer:
     """Words to ids; threads may share it, since texts are cut outside the library."""
 
@@ -46,8 +55,8 @@ class FastTokenizer:
         cls, folder: Path, padding: Mapping[str, Any], *, positions: int
     ) -> "FastTokenizer":
         """Read back what `json` and `describe` gave."""
+        json = read_tokenizer(folder)
         try:
-            json = (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
             return cls(json, padding=Padding(**padding), positions=positions)
         except Exception as error:  # the library raises plain exceptions on a damaged file
             raise CheckpointError(folder / TOKENIZER_FILE, f"no tokenizer ({error})") from error

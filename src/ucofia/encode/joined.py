@@ -9,15 +9,17 @@ one, learns to use eyes that exist already.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT
+from ucofia.encode.clip_text import ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
@@ -34,8 +36,34 @@ ENGLISH_STOP_WORDS = tuple(
 )
 
 
+@runtime_checkable
+class TextTower(Protocol):
+    """A text encoder with its tokenizer; also an `nn.Module`."""
+
+    width: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return what rebuilds the tower without weights; `model_type` says which it is."""
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut."""
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+
+    def encode_words(
+        self, batch: TextBatch
+    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
+        """Encode every token, and the sentence."""
+
+
 class JoinedBackbone(nn.Module):
-    """CLIP's vision tower beside any text encoder, with learned projections between them."""
+    """CLIP's vision tower beside any text tower, with learned projections between them."""
 
     is_framewise = True
     fresh: tuple[str, ...] = ("frame_projection", "sentence_projection", "word_projection")
@@ -43,7 +71,7 @@ class JoinedBackbone(nn.Module):
     def __init__(
         self,
         vision: ClipVisionConfig,
-        text: SentenceTower,
+        text: TextTower,
         *,
         width: int | None = None,
         stop_words: Sequence[str] = ENGLISH_STOP_WORDS,
@@ -63,9 +91,13 @@ class JoinedBackbone(nn.Module):
         self.word_projection = nn.Linear(text.width, self.width)
 
     @classmethod
-    def from_description(cls, values: dict[str, Any], tokenizer: str) -> "JoinedBackbone":
+    def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
         """Build the towers from plain values, with fresh weights."""
-        text = SentenceTower.from_description(values["text"], tokenizer)
+        text: TextTower
+        if values["text"].get("model_type") == CLIP_TEXT:
+            text = ClipText(ClipTextConfig.from_values(values["text"]))
+        else:
+            text = SentenceTower.from_description(values["text"], folder)
         vision = ClipVisionConfig.from_values(values["vision"])
         return cls(vision, text, width=values["width"], stop_words=values["stop_words"])
 
@@ -82,7 +114,7 @@ class JoinedBackbone(nn.Module):
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
         card = {"README.md": self.card} if self.card else {}
-        return {TOKENIZER_FILE: self.text.tokenizer_json, **card}
+        return {**self.text.assets(), **card}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

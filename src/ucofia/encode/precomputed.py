@@ -7,13 +7,13 @@ already: their map starts at the identity.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
@@ -46,9 +46,9 @@ class FeaturesBackbone(nn.Module):
         self.logit_scale = CLIP_LOGIT_SCALE
 
     @classmethod
-    def from_description(cls, values: Mapping[str, Any], tokenizer: str) -> "FeaturesBackbone":
+    def from_description(cls, values: Mapping[str, Any], folder: Path) -> "FeaturesBackbone":
         """Build the backbone from plain values, with fresh weights."""
-        text = SentenceTower.from_description(values["text"], tokenizer)
+        text = SentenceTower.from_description(values["text"], folder)
         return cls(text, feature_width=values["feature_width"])
 
     def describe(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class FeaturesBackbone(nn.Module):
 
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights."""
-        return {TOKENIZER_FILE: self.text.tokenizer_json}
+        return self.text.assets()
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

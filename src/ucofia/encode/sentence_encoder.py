@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer
+from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, read_tokenizer
 from ucofia.errors import HubError
 from ucofia.types import TextBatch
 
@@ -48,8 +48,9 @@ class SentenceTower(nn.Module):
         return tower
 
     @classmethod
-    def from_description(cls, values: dict[str, Any], tokenizer: str) -> "SentenceTower":
-        """Build the tower from plain values, with fresh weights."""
+    def from_description(cls, values: dict[str, Any], folder: Path) -> "SentenceTower":
+        """Build the tower from plain values and the tokenizer of a folder, with fresh weights."""
+        tokenizer = read_tokenizer(folder)
         if is_plain(values):
             return cls(BertConfig.from_values(values), tokenizer)
         from transformers import AutoConfig
@@ -63,6 +64,10 @@ class SentenceTower(nn.Module):
             return self.config.to_values()
         described: dict[str, Any] = self.config.to_diff_dict()
         return described
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+        return {TOKENIZER_FILE: self.tokenizer_json}
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

@@ -404,20 +404,49 @@ class Index(Queries):
                 progress("preparing search", 0, None)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 
-    def require_model(self, name: str) -> None:
-        """Make sure that the index belongs to the model of this name or folder.
+    def use_model(
+        self,
+        model: Model | str,
+        *,
+        lock_timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> bool:
+        """Let a model answer whose videos are encoded alike, as by another text tower.
+
+        The vectors stay; the bank is solved again. Until it is, hits have no confidence.
 
         Args:
-            name: As `ucofia.load` takes it.
+            model: The model itself, or its name or folder as `ucofia.load` takes it.
+            lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
+            progress: Called with (what, done, total) now and then.
+
+        Returns:
+            Whether anything changed; not if the index belongs to this model already.
 
         Raises:
-            ModelMismatchError: Another model filled the index.
+            ModelMismatchError: The model encodes videos in another way.
 
         Example:
-            >>> index.require_model(index.settings.model)
+            >>> index.use_model(index.model)
+            False
         """
-        if name != self.settings.model:
-            self._require_same(checkpoint.load(name, device=self._device))
+        if isinstance(model, str):
+            if model == self.settings.model:
+                return False
+            model = checkpoint.load(model, device=self._device)
+        if model.fingerprint() == self.settings.fingerprint:
+            return False
+        if model.video_fingerprint() != self.model.video_fingerprint():
+            self._require_same(model)
+        with self._writing("use_model", lock_timeout, progress) as is_locked:
+            bank = banks.read(self._store)
+            if bank is not None:  # what the other model's texts gave must not be read any more
+                banks.set_texts(self._store, bank.texts)
+            self._store = self._store.change_model(model.source, model.fingerprint())
+            self._given, self._snapshot = model, None
+            self.__dict__.pop("model", None)
+            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
+        return True
 
     @contextmanager
     def _writing(

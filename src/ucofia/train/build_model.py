@@ -23,7 +23,7 @@ from ucofia.encode import lora
 from ucofia.encode.backbone import Backbone
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
-from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.joined import JoinedBackbone, TextTower
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
@@ -141,13 +141,15 @@ def _vision_of(name: str) -> ClipVision:
     return tower
 
 
-def _text_of(name: str) -> SentenceTower:
+def _text_of(name: str) -> TextTower:
     folder = checkpoint.locate(name)
     if not checkpoint.is_model_folder(folder):
         return SentenceTower.from_pretrained(folder)
     backbone = checkpoint.load(name).backbone
+    if isinstance(backbone, ClipBackbone):
+        return backbone.text_tower()
     if not isinstance(backbone, JoinedBackbone | FeaturesBackbone):
-        raise SettingError("text", name, "it has no sentence encoder that could be joined")
+        raise SettingError("text", name, "it has no text tower that could be joined")
     return backbone.text
 
 

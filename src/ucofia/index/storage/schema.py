@@ -148,7 +148,12 @@ def schema(settings: IndexSettings) -> pa.Schema:
     ]
     kept = [pa.field(name, kind, nullable=False) for name, kind in fields if _is_kept(kind)]
     kept[0] = kept[0].with_metadata(KEY_METADATA)
-    return pa.schema(kept, metadata={SETTINGS_KEY: json.dumps(asdict(settings)).encode()})
+    return pa.schema(kept, metadata={SETTINGS_KEY: settings_text(settings).encode()})
+
+
+def settings_text(settings: IndexSettings) -> str:
+    """Write the settings as they are kept beside the columns."""
+    return json.dumps(asdict(settings))
 
 
 def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:

@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -289,6 +290,13 @@ class Store:
             key = {name.decode(): value.decode() for name, value in arrow.KEY_METADATA.items()}
             self._committed(lambda: self._segments.update_field_metadata({field.name: key}))
             self.refresh()
+
+    def change_model(self, model: str, fingerprint: str) -> "Store":
+        """Let the index belong to another model with the same vectors; returns it reopened."""
+        settings = replace(self.settings, model=model, fingerprint=fingerprint)
+        metadata = {arrow.SETTINGS_KEY.decode(): arrow.settings_text(settings)}
+        self._committed(lambda: self._segments.update_schema_metadata(metadata))
+        return Store.open(self.path)
 
     def index_paths(self) -> None:
         """Keep the scalar indexes of paths and ids up to date where they pay."""
