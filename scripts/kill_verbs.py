@@ -19,8 +19,7 @@ import matplotlib.pyplot as plt
 from fakes import COLOURS, clip, colour_model
 from tiny_training import TRAIN, tiny_dataset, tiny_model
 
-from ucofia.index import index as indexes
-from ucofia.index import ingest, snapshot
+from ucofia.index import index as indexes, ingest, snapshot
 from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search

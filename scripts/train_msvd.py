@@ -37,8 +37,7 @@ from ucofia.datasets.types import Dataset, Split
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.text_cache import TextCache
-from ucofia.evaluate import benchmark as evaluation
-from ucofia.evaluate import report
+from ucofia.evaluate import benchmark as evaluation, report
 from ucofia.model import Model
 from ucofia.presets import FRAME, UCOFIA, VIDEO
 from ucofia.provenance import git_commit, versions

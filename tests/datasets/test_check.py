@@ -7,8 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ucofia.cli import data as data_command  # noqa: F401 - adds the commands
-from ucofia.cli import main
+from ucofia.cli import (
+    data as data_command,  # noqa: F401 - adds the commands
+    main,
+)
 from ucofia.datasets import folder
 from ucofia.datasets.check import check
 from ucofia.datasets.frame_sources import array_frames

@@ -2,8 +2,7 @@
 
 import torch
 from torch import nn
-from transformers import BertConfig as TheirConfig
-from transformers import BertModel
+from transformers import BertConfig as TheirConfig, BertModel
 
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scenes import HERE
 
 from ucofia.index.index import Index

@@ -60,8 +60,7 @@ def show_preset(
 
     Example: ucofia preset show ucofia-msrvtt > my.toml; ucofia train my.toml --dataset msrvtt
     """
-    from ucofia.preset_files import to_toml
-    from ucofia.presets import preset as preset_named
+    from ucofia.presets import preset as preset_named, to_toml
 
     show(*to_toml(preset_named(name)).splitlines())
     return 0

@@ -126,7 +126,7 @@ def train(
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
-    from ucofia.preset_files import open_preset
+    from ucofia.presets import open_preset
     from ucofia.train import distributed
     from ucofia.train.build_model import build_model, recipe
     from ucofia.train.loop import train as run

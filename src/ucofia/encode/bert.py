@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import gelu
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import gelu, scaled_dot_product_attention as attend
 
 MODEL_TYPE = "bert"
 UNUSED = ("pooler.", "embeddings.position_ids")  # of a published file

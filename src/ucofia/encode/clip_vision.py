@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, normalize
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import gelu, normalize, scaled_dot_product_attention as attend
 
 from ucofia.encode import int8
 from ucofia.errors import SettingError

@@ -39,8 +39,8 @@ from ucofia.evaluate.matrix_report import (
 )
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
+from ucofia.progress import Stopwatch
 from ucofia.similarity.stream import Stepper
-from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 
 

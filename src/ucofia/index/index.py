@@ -33,7 +33,7 @@ from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.stopwatch import Stopwatch
+from ucofia.progress import Stopwatch
 from ucofia.types import Progress
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
-from ucofia.index import discover, failures
-from ucofia.index import encode_segments as encode
+from ucofia.index import discover, encode_segments as encode, failures
 from ucofia.index.discover import FoundFile, is_gone_for_good
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import is_below, place_of
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.stopwatch import Stopwatch
+from ucofia.progress import Stopwatch
 from ucofia.timecode import format_timecode
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many

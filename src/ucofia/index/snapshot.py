@@ -21,8 +21,7 @@ from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
 from ucofia.index.results.similar import TextHit
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.search.bounds import names_of, unit_of, vectors_of
 from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.min_confidence import with_min_confidence

@@ -33,8 +33,7 @@ from ucofia.errors import (
     IndexWriteError,
     NoIndexError,
 )
-from ucofia.index.storage import location
-from ucofia.index.storage import schema as arrow
+from ucofia.index.storage import location, schema as arrow
 from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import reading, writing
 from ucofia.index.storage.lock import creating

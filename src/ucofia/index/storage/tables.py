@@ -8,8 +8,7 @@ from typing import Any
 import lance
 
 from ucofia.errors import IndexExistsError, IndexWriteError, UnreachableIndexError
-from ucofia.index.storage import location
-from ucofia.index.storage import schema as arrow
+from ucofia.index.storage import location, schema as arrow
 from ucofia.index.storage.schema import Table
 
 SEGMENTS = "segments"

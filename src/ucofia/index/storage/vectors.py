@@ -27,7 +27,7 @@ import pyarrow as pa
 from lance.file import LanceFileReader
 
 from ucofia.index.storage.schema import Array
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 
 logger = logging.getLogger(__name__)
 
