@@ -29,6 +29,7 @@ from ucofia.encode.patches import (
     selection_noise,
 )
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
+from ucofia.encode.token_shift import unpacked
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning
 from ucofia.level_head import LevelHead
 from ucofia.similarity import levels as similarity
@@ -415,10 +416,7 @@ class Model(nn.Module):
                 rule = f"this model's are {width} wide"
                 raise SettingError("width of the tokens", pixels.shape[-1], rule)
             return pixels
-        tokens = self.vision_tokens(pixels[mask])
-        padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
-        padded[mask] = tokens
-        return padded
+        return unpacked(self.vision_tokens(pixels[mask]), mask)
 
     def _projected(self, tokens: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
         """Take the tower's tokens into the joint space; those of padding are zero."""

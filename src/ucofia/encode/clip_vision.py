@@ -6,8 +6,7 @@ processor, `int8` computes it with cheaper products.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -49,16 +48,6 @@ class ClipVisionConfig:
         if self.hidden_act not in ACTIVATIONS:
             rule = f"a CLIP vision tower uses one of {', '.join(ACTIVATIONS)}"
             raise SettingError("hidden_act", self.hidden_act, rule)
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "ClipVisionConfig":
-        """Take from a config.json what shapes the tower."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
-    def to_values(self) -> dict[str, Any]:
-        """Return the shape as JSON values."""
-        return asdict(self)
 
 
 class ClipVision(nn.Module):

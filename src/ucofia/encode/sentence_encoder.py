@@ -7,6 +7,7 @@ library, which takes seconds to import, is not needed.
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ucofia.config import of_known
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer
 from ucofia.errors import HubError
@@ -51,7 +53,7 @@ class SentenceTower(nn.Module):
     def from_description(cls, values: dict[str, Any], tokenizer: str) -> "SentenceTower":
         """Build the tower from plain values, with fresh weights."""
         if is_plain(values):
-            return cls(BertConfig.from_values(values), tokenizer)
+            return cls(of_known(BertConfig, values), tokenizer)
         from transformers import AutoConfig
 
         settings = dict(values)
@@ -60,7 +62,7 @@ class SentenceTower(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the encoder without weights."""
         if isinstance(self.config, BertConfig):
-            return self.config.to_values()
+            return asdict(self.config)
         described: dict[str, Any] = self.config.to_diff_dict()
         return described
 
@@ -101,7 +103,7 @@ def _pretrained_encoder(folder: Path) -> Any:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = folder / "model.safetensors"
     if is_plain(values) and weights.is_file():
-        encoder = Bert(BertConfig.from_values(values))
+        encoder = Bert(of_known(BertConfig, values))
         state = {name.removeprefix("bert."): tensor for name, tensor in load_file(weights).items()}
         kept = {name: t.float() for name, t in state.items() if not name.startswith(UNUSED)}
         encoder.load_state_dict(kept)

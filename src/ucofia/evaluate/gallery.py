@@ -109,9 +109,7 @@ def gallery(
         rows += some.rows
         if progress:
             progress(f"encoding videos of {split.name}", len(rows), share)
-    names = VideoFeatures.__dataclass_fields__
-    whole = VideoFeatures(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
-    return in_memory(whole, names=[split.videos[row].id for row in rows])
+    return in_memory(VideoFeatures.cat(parts), names=[split.videos[row].id for row in rows])
 
 
 def level_scores(

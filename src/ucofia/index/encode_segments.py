@@ -37,13 +37,7 @@ def pixel_spec(model: Model) -> PixelSpec:
 
 def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:
     """Put the crops of some clips side by side, padded to `frames`."""
-    first = clips[0].crops
-    pixels = np.zeros((len(clips), frames, *first.shape[1:]), dtype=np.uint8)
-    mask = np.zeros((len(clips), frames), dtype=bool)
-    for row, clip in enumerate(clips):
-        pixels[row, : len(clip.crops)] = clip.crops
-        mask[row, : len(clip.crops)] = True
-    return VideoBatch(torch.from_numpy(pixels), torch.from_numpy(mask))
+    return VideoBatch.padded([clip.crops for clip in clips], frames=frames)
 
 
 def alike(crops: UInt8[Array, "f 3 h x"]) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ucofia import checkpoint
-from ucofia.config import ModelConfig, TrainConfig
+from ucofia.config import ModelConfig, TrainConfig, of_known
 from ucofia.datasets.feature_files import FeatureFrames
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.token_cache import TokenFrames
@@ -136,7 +136,7 @@ def _vision_of(name: str) -> ClipVision:
         }
     else:
         raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
-    tower = ClipVision(ClipVisionConfig.from_values(values))
+    tower = ClipVision(of_known(ClipVisionConfig, values))
     tower.load_state_dict(state)
     return tower
 

@@ -10,7 +10,7 @@
 
 A checkpoint is written under another name and renamed when it is complete. One whose checksums do
 not fit is never read: the one before it is taken. No generator state is in it, since all
-randomness is keyed (see `randomness.py`). Only one process writes.
+randomness is keyed (see `step.py`). Only one process writes.
 """
 
 import hashlib

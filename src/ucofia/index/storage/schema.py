@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
+from ucofia.config import of_known
 from ucofia.errors import DamagedIndexError, NewerFormatError
 from ucofia.video.sample import Segment
 
@@ -160,8 +161,7 @@ def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
         values = dict(json.loads(text))
         if values["format"] > FORMAT:
             raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
-        known = {field.name for field in fields(IndexSettings)}
-        return IndexSettings(**{name: value for name, value in values.items() if name in known})
+        return of_known(IndexSettings, values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"its settings cannot be read ({type(error).__name__})"
         raise DamagedIndexError(Path(str(where)), problem) from error
