@@ -47,7 +47,7 @@ def effect(model: Model, folder: Path, bounds: Sequence[float]) -> None:
     clips = decoded(model, [folder / row["path"] for row in rows])
     frames = sum(len(clip.crops) for clip in clips)
     batches = [encode_segments.batch_of([clip], frames=model.config.frames) for clip in clips]
-    tokens = [model.frame_tokens(batch.pixels, batch.mask) for batch in batches]
+    tokens = [model.vision_tokens(batch.pixels[0])[None] for batch in batches]
     (text,) = model.encode_texts([row["text"] for row in rows])
     plain: tuple[VideoFeatures, np.ndarray] | None = None
     print(f"{len(clips)} clips, {frames} frames")

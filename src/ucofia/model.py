@@ -392,10 +392,6 @@ class Model(nn.Module):
         shape = (frames, self.config.selection_samples, tokens - 1)
         return (selection_noise(key, shape).to(score) for key in keys)
 
-    def frame_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
-        """Encode frames, or take what `vision_tokens` gave before, [v f n e]."""
-        return self._projected(self._tower_tokens(pixels, mask), mask)
-
     def _tower_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n e"]:
         """Return tokens in the vision tower's own space, of frames or of stored tokens."""
         pixels, shifted_blocks = self._as_floats(pixels), self.config.shifted_blocks

@@ -233,9 +233,11 @@ def _train_data(
 
 
 def _text(result: dict[str, Any], out: Path) -> list[str]:
+    from ucofia.evaluate.matrix_report import DIRECTIONS
+
     lines = []
-    for way, name in (("t2v", "text to video"), ("v2t", "video to text")):
-        values = "  ".join(f"{k} {v:.1f}" for k, v in result["test"][way].items())
+    for direction, name in DIRECTIONS.items():
+        values = "  ".join(f"{k} {v:.1f}" for k, v in result["test"][direction].items())
         lines.append(f"{name}  {values}")
     chosen = result["chosen_by"]
     lines.append(f"test of epoch {chosen['epoch'] + 1}, chosen on {chosen['split']}")

@@ -1,26 +1,13 @@
-"""From decoded frames to network input: crops as bytes, then normalised floats.
+"""From crops to network input: bytes to normalised floats.
 
 Knows no files and no backbone: size, mean and deviation come with the weights (`PixelSpec`).
 """
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop
-
-
-def crops(
-    frames: Sequence[UInt8[np.ndarray, "_ _ 3"]], spec: PixelSpec
-) -> UInt8[Tensor, "f 3 size size"]:
-    """Crop frames exactly as the reference does; they may differ in size."""
-    if not frames:
-        return torch.empty((0, 3, spec.size, spec.size), dtype=torch.uint8)
-    return torch.from_numpy(np.stack([crop(frame, spec.size) for frame in frames]))
 
 
 def normalise(

@@ -23,7 +23,7 @@ from ucofia.index.storage.location import place_of
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
-from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
+from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
 from ucofia.video.sample import Sampling, Segment
 
 SEGMENTS_COMPARED_AT_ONCE = 512
@@ -140,7 +140,4 @@ def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     request = DecodeRequest(
         path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling
     )
-    result = next(decode_many([request]))
-    if isinstance(result, Failed):
-        raise result.error
-    return list(result.clips)
+    return list(decode_one(request).clips)
