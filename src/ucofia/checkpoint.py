@@ -25,6 +25,7 @@ from ucofia.errors import (
     UCoFiAError,
     UnfinishedRunError,
     UnknownNameError,
+    kind_and_message,
 )
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, zero_shot
@@ -249,8 +250,7 @@ def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     except UCoFiAError:
         raise
     except Exception as error:  # settings of the wrong kind fail wherever they are used first
-        said = (str(error).strip().splitlines() or [""])[0][:200]
-        problem = f"its settings describe no model ({type(error).__name__}: {said})"
+        problem = f"its settings describe no model ({kind_and_message(error)})"
         raise CheckpointError(folder / CONFIG_FILE, problem) from error
     convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
     return model

@@ -18,7 +18,7 @@ from tests.test_starter import needs_packages
 from ucofia import checkpoint, starter_parts
 from ucofia.encode import int8
 from ucofia.types import VideoBatch
-from ucofia.video.crop import crop
+from ucofia.video.pixels import crops
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("UCOFIA_SHARED", REPOSITORY.parent / "shared"))
@@ -141,8 +141,7 @@ def test_the_real_starter_in_int8_stays_within_the_stated_error(
     model = checkpoint.load("starter")
     assert model.pixels is not None
     names = sorted(PHOTOS.glob("*.jpg"))[::400]
-    frames = [np.asarray(Image.open(name).convert("RGB")) for name in names]
-    pixels = torch.from_numpy(np.stack([crop(frame, model.pixels.size) for frame in frames]))
+    pixels = crops([np.asarray(Image.open(n).convert("RGB")) for n in names], model.pixels)
     video = VideoBatch(pixels[:, None], torch.ones(len(names), 1, dtype=torch.bool))
     with torch.no_grad():
         quick = model.encode_video(video)

@@ -14,7 +14,7 @@ from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_cache_writer import CacheReport
+    from ucofia.datasets.frame_cache import CacheReport
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
 
@@ -98,8 +98,7 @@ def cache(
 
     Exit code 1: some failed.
     """
-    from ucofia.datasets.frame_cache import CacheSettings
-    from ucofia.datasets.frame_cache_writer import fill_cache
+    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
     from ucofia.datasets.registry import open_data
 
     videos = _videos(open_data(name, data).dataset, splits)

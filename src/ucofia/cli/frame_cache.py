@@ -29,8 +29,7 @@ def decode_once(
     progress: "Progress | None",
 ) -> None:
     """Decode the videos that a cache lacks, as the model wants them."""
-    from ucofia.datasets.frame_cache import CacheSettings
-    from ucofia.datasets.frame_cache_writer import fill_cache
+    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
 
     if model.pixels is None:
         raise SettingError("model", "features", "videos need towers that look at pixels")

@@ -113,8 +113,8 @@ def convert(
     parameters = sum(p.numel() for p in model.parameters())
     levels = [level.name for level in model.config.levels]
     if json:
-        told = {"out": str(out), "parameters": parameters, "levels": levels}
-        show_json({**told, "fingerprint": model.fingerprint()})
+        facts = {"out": str(out), "parameters": parameters, "levels": levels}
+        show_json({**facts, "fingerprint": model.fingerprint()})
     else:
         show(f"{out}: {parameters / 1e6:.1f} M parameters, levels {', '.join(levels)}")
     return 0

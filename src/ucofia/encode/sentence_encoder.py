@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ucofia.config import of_known
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer
-from ucofia.errors import HubError
+from ucofia.errors import HubError, first_line
 from ucofia.types import TextBatch
 
 
@@ -44,7 +44,7 @@ class SentenceTower(nn.Module):
         try:
             encoder = _pretrained_encoder(folder)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise HubError(str(folder), str(error).strip().splitlines()[0]) from error
+            raise HubError(str(folder), first_line(error)) from error
         tower = cls(encoder.config, (folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
         tower.encoder = encoder
         return tower

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
-from ucofia.index.storage.location import place_of
+from ucofia.index.storage.location import absolute_path
 from ucofia.video.limits import require_file
 
 VIDEO_SUFFIXES = frozenset(
@@ -42,7 +42,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
     """
     seen: set[str] = set()
     for path in paths:
-        place = place_of(path)
+        place = absolute_path(path)
         if os.path.isdir(place):
             found: Iterable[str] = _videos_below(place)
         elif os.path.lexists(place):

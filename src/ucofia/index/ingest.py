@@ -20,7 +20,7 @@ from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
 from ucofia.index.discover import FoundFile, is_gone_for_good
 from ucofia.index.failures import Failure, KnownFailure
-from ucofia.index.storage.location import is_below, place_of
+from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
@@ -117,7 +117,7 @@ def add(
         run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
-    places = [place_of(path) for path in paths]
+    places = [absolute_path(path) for path in paths]
 
     def is_gone(path: str) -> bool:
         return is_below(path, places) and not os.path.lexists(path)
@@ -175,7 +175,7 @@ class _Run:
         self._committed_at = time.monotonic()
         self._done = 0
         self._within = ""  # how far the long video is that is being encoded
-        self._say()
+        self._report_progress()
 
     def requests(self) -> Iterator[DecodeRequest]:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
@@ -190,7 +190,7 @@ class _Run:
             identity = self._unknown(file, digest)
             if identity is None:
                 self._done += 1
-                self._say()
+                self._report_progress()
                 continue
             self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
             yield self._request(file.path)
@@ -216,7 +216,7 @@ class _Run:
             self._clips = [clip for clip in self._clips if clip[0] != path]
             self._fail(opened.identity, result.error)
             self._done += 1
-            self._say()
+            self._report_progress()
             return
         opened = self._open[path]
         if not opened.clips:  # further parts would say the same again
@@ -251,7 +251,7 @@ class _Run:
                 self._keep(path, clip, row)
             for path in [path for path, opened in self._open.items() if opened.is_complete]:
                 self._close(self._open.pop(path))
-            self._say()
+            self._report_progress()
 
     def _keep(self, path: str, clip: Clip, row: SegmentRow | None) -> None:
         if row is not None:
@@ -413,7 +413,7 @@ class _Run:
         if failure != self.bad.get(failure.path):
             self._failures[failure.path] = failure
 
-    def _say(self) -> None:
+    def _report_progress(self) -> None:
         if self.progress is not None:
             self.progress(f"indexing{self._within}", self._done, self.total)
 

@@ -115,7 +115,7 @@ class Engine:
         """Find videos with words."""
 
         def answer(wanted: int) -> list[Hit]:
-            return self._search(question, wanted, filters, least=min_confidence)
+            return self._search(question, wanted, filters, min_confidence=min_confidence)
 
         key = ("search", question, filters, min_confidence)
         was_cut = any(self._is_cut(text) for text in question.texts)
@@ -198,7 +198,7 @@ class Engine:
         filters: Filters,
         *,
         grouped: bool = True,
-        least: float | None = None,
+        min_confidence: float | None = None,
     ) -> list[Hit]:
         (hits,) = self.snapshot.search_many(
             [text],
@@ -206,7 +206,7 @@ class Engine:
             exact=True,
             grouped=grouped,
             filters=filters,
-            min_confidence=least,
+            min_confidence=min_confidence,
         )
         return hits
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ucofia.errors import RefusedError, UnreadableVideoError
 from ucofia.index.discover import content_hash
-from ucofia.index.storage.location import is_below, place_of
+from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.video.limits import lies_within
 
@@ -27,7 +27,7 @@ class Files:
     """Opens files of an index after checking them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
-        self.folders = tuple(place_of(folder) for folder in folders)
+        self.folders = tuple(absolute_path(folder) for folder in folders)
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
         self._lock = threading.Lock()
 

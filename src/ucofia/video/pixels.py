@@ -1,13 +1,24 @@
-"""From crops to network input: bytes to normalised floats.
+"""From decoded frames to network input: crops as bytes, then normalised floats.
 
 Knows no files and no backbone: size, mean and deviation come with the weights (`PixelSpec`).
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ucofia.types import PixelSpec
+from ucofia.video.crop import crop
+
+
+def crops(
+    frames: Sequence[UInt8[np.ndarray, "_ _ 3"]], spec: PixelSpec
+) -> UInt8[Tensor, "f 3 size size"]:
+    """Crop frames exactly as the reference does; they may differ in size."""
+    return torch.from_numpy(np.stack([crop(frame, spec.size) for frame in frames]))
 
 
 def normalise(

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pyarrow as pa
 
+from ucofia import errors
 from ucofia.errors import (
     DamagedIndexError,
     IndexWriteError,
@@ -31,7 +32,7 @@ _OUT_OF_REACH = {
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
-def place_of(path: Path | str) -> str:
+def absolute_path(path: Path | str) -> str:
     """Name a path as the index does: from the root, without `..`; links stay as they are."""
     return os.path.abspath(os.path.expanduser(path))
 
@@ -48,7 +49,7 @@ def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path
 
 def where(path: Path | str) -> str:
     """Name a place in full, so that it means the same from every folder."""
-    return str(path) if is_remote(str(path)) else place_of(path)
+    return str(path) if is_remote(str(path)) else absolute_path(path)
 
 
 def is_remote(path: str) -> bool:
@@ -110,5 +111,4 @@ def _is_out_of_reach(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The message of an error, without the source locations that Lance appends."""
-    lines = str(error).strip().splitlines() or [repr(error)]
-    return re.sub(r", \S+\.rs:\d+.*", "", lines[0]).rstrip(".")
+    return re.sub(r", \S+\.rs:\d+.*", "", errors.first_line(error)).rstrip(".")

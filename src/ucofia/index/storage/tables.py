@@ -66,8 +66,8 @@ def with_checksums(name: str, table: Table) -> Table:
 
 def is_conflict(error: IndexWriteError) -> bool:
     """Tell whether a commit failed only because another one came first."""
-    said = str(error.__cause__ or error).lower()
-    return any(words in said for words in ("conflict", "concurrent", "already exists"))
+    message = str(error.__cause__ or error).lower()
+    return any(words in message for words in ("conflict", "concurrent", "already exists"))
 
 
 def some_at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
