@@ -80,7 +80,7 @@ def _shared(
     found, passes, shared = [], 0, []
     for at, (clip, batch, own) in enumerate(zip(clips, batches, tokens, strict=True)):
         count = len(clip.crops)
-        first = list(range(count)) if is_plain else encode_segments.alike(clip.crops)
+        first = list(range(count)) if is_plain else encode_segments.first_duplicates(clip.crops)
         passes += len(set(first))
         if len(set(first)) < count:
             shared.append(at)

@@ -217,7 +217,7 @@ def load_strictly(
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the authors' and the peers' tensors our names, in our layout; any part of a state."""
+    """Rename the authors' and the peers' tensors to our names, for any part of a state."""
     found = family(state) or "ucofia-authors"
     towers, parts = _split(state, found)
     return {**_in_model(towers), **parts}

@@ -188,7 +188,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:
-    """Who stands before or at the right answer; without ties, who stands before it."""
+    """Which candidates rank before the right answer, or tie with it if ties count against it."""
     return np.asarray(candidates >= right if ties == "against" else candidates > right)
 
 

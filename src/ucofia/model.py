@@ -415,7 +415,7 @@ class Model(nn.Module):
         return unpacked(self.vision_tokens(pixels[mask]), mask)
 
     def _projected(self, tokens: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
-        """Take the tower's tokens into the joint space; those of padding are zero."""
+        """Project the tower's tokens into the joint space; padding is zero."""
         if isinstance(self.backbone, ProjectedBackbone):
             tokens = self.backbone.project_tokens(tokens)
         return torch.where(mask[:, :, None, None], tokens, 0.0)

@@ -46,7 +46,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 class ScratchFolder:
-    """A folder that nobody else needs; in the machine's temporary folder unless told otherwise."""
+    """A private folder, in the system's temporary folder unless `parent` names another."""
 
     def __init__(self, parent: Path | None = None) -> None:
         where = Path(tempfile.gettempdir() if parent is None else parent)

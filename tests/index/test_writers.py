@@ -39,7 +39,7 @@ def renamed(row: SegmentRow, name: str) -> SegmentRow:
 def test_a_second_writer_says_for_whom_it_waits_and_gives_up_in_time(
     folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lock, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "REPORT_SECONDS", 0.02)
     said: list[str] = []
     with writer_lock(str(folder), verb="add") as is_held:
         assert is_held and is_being_written(str(folder))

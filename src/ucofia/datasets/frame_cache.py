@@ -254,7 +254,7 @@ class ShardWriter:
     size_bytes: int = 0
 
     def add(self, video: VideoItem, parts: Sequence[bytes], seconds: Sequence[float]) -> None:
-        """Take the bytes of a video, in pieces whose lengths are kept."""
+        """Add the bytes of a video, in pieces whose lengths are stored."""
         self.rows.append(
             {
                 "id": video.id,
@@ -331,7 +331,7 @@ def clip_of(result: Decoded) -> Clip:
 
 
 def is_fresh(video: VideoItem, cached: CachedVideo | None) -> bool:
-    """Tell whether a cached video is of the same stretch of an unchanged file."""
+    """Return whether a cached video is of the same stretch of an unchanged file."""
     if cached is None:
         return False
     same = (cached.start_second, cached.end_second) == (video.start_second, video.end_second)

@@ -37,7 +37,7 @@ def count_notes(
 def hold_out(
     train: Split, *, videos: int, seed: int, one_caption: bool = False
 ) -> tuple[Split, Split, str]:
-    """Take a validation part out of train, by a hash of seed and id: no list order matters.
+    """Hold out a validation part of train, by a hash of seed and id: list order does not matter.
 
     `one_caption` keeps the first caption of each, for data sets that are tested one to one.
     """

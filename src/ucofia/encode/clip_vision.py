@@ -119,7 +119,7 @@ class VisionBlock(nn.Module):
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, wide), "fc2": nn.Linear(wide, width)})
 
     def forward(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
-        """Let tokens look at one another, then change each one."""
+        """Apply self-attention, then the MLP."""
         y, own, shape = self.layer_norm1(x), self.self_attn, (*x.shape[:2], self.heads, -1)
         query, key, value = (
             own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")

@@ -131,7 +131,7 @@ class JoinedBackbone(nn.Module):
         return tokens
 
     def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:
-        """Take tokens of the vision tower into the joint space."""
+        """Project tokens of the vision tower into the joint space."""
         if self.frame_projection is None:
             return tokens
         return normalize(self.frame_projection(tokens), dim=-1)

@@ -89,7 +89,7 @@ def shift_packed(
 def unpacked(
     packed: Float[Tensor, "r n d"], mask: Bool[Tensor, "v f"]
 ) -> Float[Tensor, "v f n d"]:
-    """Put real frames back into their places; padded ones are zero."""
+    """Scatter packed frames back to their places; padded ones are zero."""
     frames = packed.new_zeros(*mask.shape, *packed.shape[1:])
     frames[mask] = packed
     return frames

@@ -73,12 +73,12 @@ def content_hash(path: str) -> str:
 
 
 def is_wanted(path: str) -> bool:
-    """Tell by its suffix whether a file in a folder is a video or a picture."""
+    """Return whether, by its suffix, a file in a folder is a video or a picture."""
     return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES | INDEXED_PICTURE_SUFFIXES
 
 
-def is_gone_for_good(path: str) -> bool:
-    """Tell whether a file that is not there was deleted, as far as can be told.
+def is_deleted(path: str) -> bool:
+    """Return whether a file that is not there was deleted, as far as can be told.
 
     A disk that is not connected leaves an empty folder behind, or none at all below where disks
     are mounted; then nothing is known about its files.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
-from ucofia.index.discover import FoundFile, is_gone_for_good
+from ucofia.index.discover import FoundFile, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
@@ -125,7 +125,7 @@ def add(
     failed = {failure.path for failure in run.report.failed}
     failures.forget(store, filter(is_gone, run.bad.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
-    forgotten = [path for path in gone if prune or (prune is None and is_gone_for_good(path))]
+    forgotten = [path for path in gone if prune or (prune is None and is_deleted(path))]
     if forgotten:
         store.remove(forgotten)
     run.report.removed = len(forgotten)
@@ -201,7 +201,7 @@ class _Run:
         self.commit()
 
     def _hash_ahead(self) -> None:
-        """Let threads read the next files, so that their digests are there in time."""
+        """Hash the next files in threads, ahead of their use."""
         while self._queue and len(self._hashed) < HASHED_AHEAD:
             file = self._queue.popleft()
             is_settled = self._is_unchanged(file) or self._known_failure(file) is not None
@@ -209,7 +209,7 @@ class _Run:
             self._hashed.append((file, digest))
 
     def take(self, result: Decoded | Failed) -> None:
-        """Take one decoded file, or part of one."""
+        """Process one decoded file, or part of one."""
         path = str(result.request.path)
         if isinstance(result, Failed):
             opened = self._open.pop(path)
@@ -263,7 +263,7 @@ class _Run:
         self.report.warnings.append(f"{path}, {stretch}: {trouble}")
 
     def _close(self, opened: _OpenFile) -> None:
-        """Let a complete file join the next commit."""
+        """Add a complete file to the next commit."""
         self._done += 1
         if not opened.rows:
             reason = "the model gave NaN or infinity for all of its segments"
@@ -347,7 +347,7 @@ class _Run:
         return None
 
     def _copy(self) -> None:
-        """Give files whose content is known its rows: one scan for all of them."""
+        """Copy the stored rows of files whose content is known, with one scan for all."""
         copies, self._copies, self._copied_rows = self._copies, [], 0
         rows_of = self._rows_by_hash({identity.content_hash for identity in copies})
         for identity in copies:
@@ -380,7 +380,7 @@ class _Run:
         return found
 
     def _holds(self, path: str, digest: str) -> bool:
-        """Tell whether the rows of a path are stored, and of this content, as far as is known."""
+        """Return whether the stored rows of a path are known to be of this content."""
         return self._stored.get(path) == digest
 
     def _count_copy(self, identity: FileIdentity) -> None:

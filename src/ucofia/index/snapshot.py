@@ -113,7 +113,7 @@ class Snapshot:
         return answers
 
     def hints(self, text: str | TextQuery) -> list[Hint]:
-        """Say what is odd about a text: a spelling, or its language."""
+        """Return hints about a text: a spelling, or its language."""
         question, backbone = TextQuery.of(text), self.model.backbone
         if not any(cut_words(one, backbone) for one in question.texts):
             return []

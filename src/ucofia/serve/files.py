@@ -32,7 +32,7 @@ class Files:
         self._lock = threading.Lock()
 
     def is_inside(self, path: str) -> bool:
-        """Tell whether a path leads, links resolved, to a place below one of the folders."""
+        """Return whether a path leads, links resolved, to a place below one of the folders."""
         return is_below(os.path.realpath(path), map(os.path.realpath, self.folders))
 
     def opened(self, info: SegmentInfo) -> int:
@@ -51,7 +51,7 @@ class Files:
         return handle
 
     def is_same(self, info: SegmentInfo) -> bool:
-        """Tell whether the file of a segment is there and the one that was indexed."""
+        """Return whether the file of a segment is there and the one that was indexed."""
         try:
             os.close(self.opened(info))
         except RefusedError:

@@ -71,7 +71,7 @@ class Jobs:
             return self.state
 
     def close(self) -> None:
-        """Ask a running job to stop, and wait until it has kept what it finished."""
+        """Stop a running job, and wait until it has committed what it finished."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -67,7 +67,7 @@ def add_lora(model: Model, recipe: TrainConfig, *, seed: int) -> None:
 
 
 def is_joined(backbone: str) -> bool:
-    """Tell VISION+TEXT from the name or path of one model."""
+    """Return whether a backbone is VISION+TEXT, not the name or path of one model."""
     return JOIN in backbone and not Path(backbone).expanduser().exists()
 
 

@@ -151,7 +151,7 @@ class _Run:
         self.scaler = GradScaler(self.model.device.type, enabled=half)
 
     def resume(self) -> None:
-        """Go back to the last checkpoint, if there is one."""
+        """Resume from the last checkpoint, if there is one."""
         counters = self.folder.load(self.model, self.optimizer)
         if counters is not None:
             self.step, self.validated = counters["step"], counters["validated"]

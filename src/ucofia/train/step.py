@@ -204,7 +204,7 @@ def sample_key(seed: int, step: int, sample: int) -> int:
 
 @contextmanager
 def seeded(number: int, device: torch.device) -> Iterator[None]:
-    """Let torch's own generators start from a key, and give them back as they were."""
+    """Seed torch's own generators with a key, and restore their state afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(number)

@@ -214,7 +214,7 @@ class _Pool:
                 worker.kill()
 
     def run(self, request: DecodeRequest) -> Decoded | Failed:
-        """Have a file decoded by this thread's worker; one that exited is replaced first."""
+        """Decode a file in this thread's worker; one that exited is replaced first."""
         worker: WorkerProcess | None = getattr(self._own, "worker", None)
         if worker is None or worker.is_dead:
             worker = self._own.worker = self._start_worker(worker)

@@ -66,7 +66,7 @@ def solve_here(
     progress: "Progress | None",
     potentials: Mapping[str, Array] | None = None,
 ) -> Solved:
-    """Score and balance in this process, in the order of paths: to the bit, whoever came first."""
+    """Score and balance in this process, in path order, so that results are reproducible."""
     order = _order(collection)
     some = collection.rows(order)
     if potentials is None:
@@ -120,7 +120,7 @@ def extend_bank(
     potentials: Mapping[str, Array],
     progress: "Progress | None",
 ) -> Solved:
-    """Give segments that came later their biases, in one pass over them."""
+    """Compute the biases of segments that came later, in one pass over them."""
     from ucofia.similarity import normalise
 
     parts: list[Solved] = []

@@ -214,7 +214,7 @@ def update(
     progress: "Progress | None" = None,
     solver: Solver | None = None,
 ) -> Bank | None:
-    """Give every segment its biases: solve if that was never done, else extend to what is new.
+    """Compute the biases of all segments: solve if that was never done, else extend to new ones.
 
     Returns the bank as it is afterwards, or None.
     """

@@ -57,7 +57,7 @@ def features_of(
 def describe(
     model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int, fingerprint: str
 ) -> list[TextHit]:
-    """Rank texts for a video; of several segments the best one speaks for a text.
+    """Rank texts for a video; a text scores as the best of its segments.
 
     `fingerprint` is the model's, under which the features of a bank are kept.
     """

@@ -55,7 +55,7 @@ def write(store: Store, rows: Sequence[SegmentRow]) -> list[Fragment]:
 
 
 def has_files(path: str, fragments: Iterable[Fragment]) -> bool:
-    """Tell whether the data files of some fragments are still there and whole."""
+    """Return whether the data files of some fragments are still there and whole."""
     try:
         for fragment in fragments:
             rows = sum(LanceFileReader(uri).num_rows() for uri in _data_files(path, fragment))
@@ -176,7 +176,7 @@ def _commit(dataset: Lance, batch: Batch) -> Lance:
 
 
 def _cleared(fragments: Sequence[Lance], paths: Sequence[str]) -> tuple[list[Lance], list[int]]:
-    """Take paths out of the fragments that hold them: what these become, and which are empty."""
+    """Delete paths from the fragments that hold them; return changed and emptied fragments."""
     updated: list[Lance] = []
     emptied: list[int] = []
     for fragment in _holding(fragments, paths):
@@ -244,7 +244,7 @@ def _files(
 
 
 def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list[Fragment]:
-    """Write data files again without some paths; nobody has named the old ones yet."""
+    """Write data files again without some paths; no version names the old ones yet."""
     schema = open_table(path).schema
     kept: list[Fragment] = []
     for fragment in fragments:
@@ -257,7 +257,7 @@ def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list
 
 
 def _drop_doubled(path: str, before: Lance, after: Lance, batch: Batch) -> None:
-    """Without a lock somebody else may have added the same files first: theirs stay."""
+    """Delete our rows of files that another writer without a lock committed first."""
     old = {fragment.fragment_id for fragment in before.get_fragments()}
     mine = {file["path"] for fragment in batch.fragments for file in fragment["files"]}
     for _ in range(CONFLICT_ATTEMPTS):

@@ -38,7 +38,7 @@ def absolute_path(path: Path | str) -> str:
 
 
 def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path) -> bool:
-    """Tell whether a path is one of some paths, or lies below one, as this system writes paths."""
+    """Return whether a path is one of some paths or lies below one, as this system writes them."""
     separator = flavour.sep
     name = flavour.normcase(path)
     return any(
@@ -53,7 +53,7 @@ def where(path: Path | str) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Tell whether a place is not a folder of this machine."""
+    """Return whether a place is not a folder of this machine."""
     return "://" in path
 
 
@@ -69,7 +69,7 @@ def size_bytes(path: str) -> int | None:
 
 
 def is_free(path: str) -> bool:
-    """Tell whether an index can be made here: nothing is there but what a killed run left."""
+    """Return whether an index can be made here: nothing is there but what a killed run left."""
     if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
         return True
     with reading(path):
@@ -77,7 +77,7 @@ def is_free(path: str) -> bool:
 
 
 def is_unfinished(path: str) -> bool:
-    """Tell whether a run was killed, or is busy, while it made an index here."""
+    """Return whether a run was killed, or is busy, while it made an index here."""
     return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
 
 
@@ -101,7 +101,7 @@ def reading(path: str) -> Iterator[None]:
 
 
 def _is_out_of_reach(error: BaseException) -> bool:
-    """Tell a file that cannot be had now from one that is not what it was."""
+    """Return whether a file cannot be reached now, rather than being damaged."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:  # Lance says it in words
         named = re.search(r"\(os error (\d+)\)", str(error))

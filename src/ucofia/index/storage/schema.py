@@ -240,14 +240,14 @@ def checksum(row: SegmentRow) -> int:
 
 
 def summed(table: Table) -> Table:
-    """Give every row of a small table a checksum of its own."""
+    """Add a checksum to every row of a small table."""
     return table.append_column(
         pa.field(CHECKSUM, pa.int64()), [pa.array(_sums(table), pa.int64())]
     )
 
 
 def keyed(table: Table, key: str | None) -> Table:
-    """Say of which column no two rows of a small table share a value."""
+    """Mark a column of a small table as its primary key."""
     if key is None:
         return table
     at = table.column_names.index(key)

@@ -19,7 +19,7 @@ PATHS_PER_FILTER = 500
 
 
 def exists(path: Path | str) -> bool:
-    """Tell whether there is an index, and whole."""
+    """Return whether there is an index, and whole."""
     where = location.where(path)
     return not location.is_unfinished(where) and has_table(where, SEGMENTS)
 
@@ -65,12 +65,12 @@ def with_checksums(name: str, table: Table) -> Table:
 
 
 def is_conflict(error: IndexWriteError) -> bool:
-    """Tell whether a commit failed only because another one came first."""
+    """Return whether a commit failed only because another one came first."""
     message = str(error.__cause__ or error).lower()
     return any(words in message for words in ("conflict", "concurrent", "already exists"))
 
 
-def some_at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
     """Cut a long list into pieces that one filter may name."""
     for start in range(0, len(values), PATHS_PER_FILTER):
         yield values[start : start + PATHS_PER_FILTER]
@@ -87,7 +87,7 @@ def open_table(path: str, name: str = SEGMENTS, *, version: int | None = None) -
 
 
 def has_table(path: str, name: str) -> bool:
-    """Tell whether an index has a table."""
+    """Return whether an index has a table."""
     if not location.is_remote(path):
         # A writer that was killed in its first commit leaves folders, and the version under the
         # name it had while it was written ("1.manifest#1").

@@ -168,7 +168,7 @@ def still_caption(story: Story, *, things: int, marked: bool, along: float) -> s
 
 
 def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
-    """Deal the pairs of things that may meet in a video to train, val and test."""
+    """Split the pairs of things that may share a video into train, val and test."""
     looks = list(product(COLOURS, SHAPES))
     # Two things of a video differ in colour and in shape, so that each has a name of its own.
     pairs = [
@@ -183,7 +183,7 @@ def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
 
 
 def pair_of(story: Story) -> Pair:
-    """The two things of a story, whoever moves first."""
+    """The two things of a story, in either order."""
     return frozenset((thing.colour, thing.shape) for thing in (story.first, story.second))
 
 
