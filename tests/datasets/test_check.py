@@ -18,8 +18,7 @@ from ucofia.datasets.registry import BUILT_IN, open_data, registered_datasets
 from ucofia.datasets.splits import hold_out, keep_videos
 from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import AnnotationError, SettingError, UnknownNameError
-from ucofia.research.shapes.dataset import shapes
-from ucofia.research.shapes.video_files import write_shapes
+from ucofia.research.shapes.dataset import shapes, write_shapes
 
 
 @pytest.fixture(scope="module")

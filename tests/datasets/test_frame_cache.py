@@ -13,8 +13,7 @@ from ucofia.datasets.dataloader import video_batches
 from ucofia.datasets.frame_cache import CacheSettings, fill_cache, open_cache
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
-from ucofia.research.shapes.dataset import shapes
-from ucofia.research.shapes.video_files import write_shapes
+from ucofia.research.shapes.dataset import shapes, write_shapes
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import DecodeRequest, decode_many
 from ucofia.video.sample import Sampling

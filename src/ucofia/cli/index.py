@@ -263,7 +263,7 @@ def export(
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
     from ucofia.errors import IndexExistsError
     from ucofia.index.index import Index
-    from ucofia.index.storage.tables import exists
+    from ucofia.index.storage.location import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"

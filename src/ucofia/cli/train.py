@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.frame_cache import decode_once, frame_cache_folder, stored_tokens
+from ucofia.cli.data import decode_once, frame_cache_folder, stored_tokens
 from ucofia.cli.options import (
     BatchOption,
     CacheOption,

@@ -21,8 +21,8 @@ from ucofia.index.index import Index
 from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.location import exists
 from ucofia.index.storage.lock import Holder, holder, is_being_written
-from ucofia.index.storage.tables import exists
 
 logger = logging.getLogger(__name__)
 

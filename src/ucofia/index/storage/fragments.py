@@ -21,10 +21,16 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
 from ucofia.index.storage import schema as arrow
-from ucofia.index.storage.location import reading, writing
+from ucofia.index.storage.location import (
+    STORAGE_VERSION,
+    is_one_of,
+    open_table,
+    reading,
+    table_path,
+    writing,
+)
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
-from ucofia.index.storage.tables import STORAGE_VERSION, is_one_of, open_table, table_path
 from ucofia.index.storage.vectors import VectorCache
 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values

@@ -35,19 +35,7 @@ from ucofia.errors import (
 )
 from ucofia.index.storage import location, schema as arrow
 from ucofia.index.storage.collection import Collection, Column
-from ucofia.index.storage.location import reading, writing
-from ucofia.index.storage.lock import creating
-from ucofia.index.storage.schema import (
-    Array,
-    FileIdentity,
-    IndexSettings,
-    SegmentInfo,
-    SegmentRow,
-    Segments,
-    StoredFile,
-    Table,
-)
-from ucofia.index.storage.tables import (
+from ucofia.index.storage.location import (
     KEYS,
     SEGMENTS,
     create_local,
@@ -58,9 +46,22 @@ from ucofia.index.storage.tables import (
     is_conflict,
     is_one_of,
     open_table,
+    reading,
     table_path,
     with_checksums,
     write_lance,
+    writing,
+)
+from ucofia.index.storage.lock import creating
+from ucofia.index.storage.schema import (
+    Array,
+    FileIdentity,
+    IndexSettings,
+    SegmentInfo,
+    SegmentRow,
+    Segments,
+    StoredFile,
+    Table,
 )
 from ucofia.index.storage.vectors import VectorCache, local_arrays, remote_arrays
 
