@@ -47,7 +47,7 @@ def effect(model: Model, folder: Path, bounds: Sequence[float]) -> None:
     clips = decoded(model, [folder / row["path"] for row in rows])
     frames = sum(len(clip.crops) for clip in clips)
     batches = [encode_segments.batch_of([clip], frames=model.config.frames) for clip in clips]
-    tokens = [model.frame_tokens(batch.pixels, batch.mask) for batch in batches]
+    tokens = [model.vision_tokens(batch.pixels[0])[None] for batch in batches]
     (text,) = model.encode_texts([row["text"] for row in rows])
     plain: tuple[VideoFeatures, np.ndarray] | None = None
     print(f"{len(clips)} clips, {frames} frames")
@@ -80,7 +80,7 @@ def _shared(
     found, passes, shared = [], 0, []
     for at, (clip, batch, own) in enumerate(zip(clips, batches, tokens, strict=True)):
         count = len(clip.crops)
-        first = list(range(count)) if is_plain else encode_segments.alike(clip.crops)
+        first = list(range(count)) if is_plain else encode_segments.first_duplicates(clip.crops)
         passes += len(set(first))
         if len(set(first)) < count:
             shared.append(at)

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from ucofia.datasets.annotations import find_videos
-from ucofia.datasets.frame_cache_writer import compressed
+from ucofia.datasets.frame_cache import compressed
 from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Decoded, DecodeRequest, decode_many
 from ucofia.video.sample import Sampling

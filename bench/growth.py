@@ -25,8 +25,7 @@ import torch
 from opened import own_megabytes
 from search import BATCH, Bed
 
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.types import TextFeatures, VideoFeatures
 

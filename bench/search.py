@@ -26,8 +26,7 @@ import torch
 from opened import measure_opened
 from torch import nn
 
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, queries
 from ucofia.index.storage.collection import Collection, in_memory

@@ -17,7 +17,7 @@ from ucofia.index.index import Index
 from ucofia.index.search import preview, search
 from ucofia.index.search.preview import Preview
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.tables import exists
+from ucofia.index.storage.location import exists
 from ucofia.train import optim
 from ucofia.train.run_folder import RunFolder
 

@@ -19,12 +19,11 @@ import matplotlib.pyplot as plt
 from fakes import COLOURS, clip, colour_model
 from tiny_training import TRAIN, tiny_dataset, tiny_model
 
-from ucofia.index import index as indexes
-from ucofia.index import ingest, snapshot
+from ucofia.index import index as indexes, ingest, snapshot
 from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search
-from ucofia.index.storage.tables import exists
+from ucofia.index.storage.location import exists
 from ucofia.similarity import normalise  # noqa: F401 - else every process imports it again
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainData, TrainSettings

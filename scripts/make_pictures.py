@@ -21,7 +21,7 @@ from ucofia import demo
 from ucofia.errors import ModelMismatchError
 from ucofia.index.index import Index
 from ucofia.index.results.pictures import contact_sheet
-from ucofia.index.storage.tables import exists
+from ucofia.index.storage.location import exists
 from ucofia.package_files import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent

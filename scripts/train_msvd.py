@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from text_cache import TextCache
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -36,9 +37,7 @@ from ucofia.datasets import feature_files
 from ucofia.datasets.types import Dataset, Split
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.text_cache import TextCache
-from ucofia.evaluate import benchmark as evaluation
-from ucofia.evaluate import report
+from ucofia.evaluate import benchmark as evaluation, report
 from ucofia.model import Model
 from ucofia.presets import FRAME, UCOFIA, VIDEO
 from ucofia.provenance import git_commit, versions
@@ -89,7 +88,7 @@ class Tower:
 
     def backbone(self) -> FeaturesBackbone:
         made = FeaturesBackbone(self.module, feature_width=self.module.width)
-        made.text_cache = self.known
+        made.encode_text = self.known
         made.text_centre.copy_(self.centre)
         return made
 
@@ -165,7 +164,7 @@ def evaluate(folder: Path, tower: Tower, data: TrainData) -> None:
     """What `ucofia eval` does, with the answers instead of the tower."""
     model = checkpoint.load(folder)
     assert isinstance(model.backbone, FeaturesBackbone)
-    model.backbone.text_cache = tower.known
+    model.backbone.encode_text = tower.known
     found = evaluation.evaluate(
         model, data.dataset, data.frames, options=evaluation.EvaluateOptions(), progress=say
     )

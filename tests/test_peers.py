@@ -85,7 +85,8 @@ def test_drl_and_video_colbert_see_frames_in_their_context() -> None:
     videos = tiny.videos(2)
     with torch.no_grad():
         video = model.encode_video(videos)
-        tokens = model.frame_tokens(videos.pixels, videos.mask)[:, :, 0]
+        tokens = model.vision_tokens(videos.pixels.flatten(0, 1))[:, 0]
+        tokens = tokens.unflatten(0, videos.mask.shape) * videos.mask[..., None]
         wanted = model.temporal(tokens, videos.mask) + tokens
     torch.testing.assert_close(video.patches, torch.nn.functional.normalize(wanted, dim=-1))
     torch.testing.assert_close(video.frames, torch.nn.functional.normalize(tokens, dim=-1))

@@ -13,6 +13,7 @@ from tests.fakes import clip as write_clip
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint, starter_parts
 from ucofia.cli import main
+from ucofia.config import of_known
 from ucofia.encode import tokenizer
 from ucofia.encode.clip import ClipBackbone
 from ucofia.encode.clip_text import ClipText, ClipTextConfig
@@ -53,7 +54,7 @@ def small_clip(seed: int = 0) -> ClipBackbone:
 
 def small_starter(clip: ClipBackbone, tmp_path: Path) -> JoinedBackbone:
     """A sentence encoder beside the vision tower of a CLIP; frames are turned, not squeezed."""
-    config = ClipVisionConfig.from_values({**VISION, "projection_dim": WIDTH})
+    config = ClipVisionConfig(**VISION, projection_dim=WIDTH)
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
     starter = JoinedBackbone(config, text, width=WIDTH).eval()
     parts = {"vision_model.": clip.vision, "visual_projection.": clip.visual_projection}
@@ -75,7 +76,7 @@ def test_the_text_tower_is_the_library_s(activation: str) -> None:
     theirs = CLIPTextModelWithProjection(settings).eval()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
-    ours = ClipText(ClipTextConfig.from_values(settings.to_dict())).eval()
+    ours = ClipText(of_known(ClipTextConfig, settings.to_dict())).eval()
     state = theirs.state_dict()
     ours.load_state_dict({n: t for n, t in state.items() if not n.endswith("position_ids")})
     batch, _ = ours.tokenize(TEXTS, length=32, pad_to_length=False)

@@ -19,7 +19,7 @@ LEFT_SECONDS = 24 * 3600  # a temporary file older than this was left by a kille
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Lend a name in the same folder; what was written there replaces `path` at the end.
+    """Yield a temporary name in the same folder; what is written there replaces `path` at the end.
 
     The name is used once, so that threads and processes may write one file at the same time: the
     last one to finish counts. What killed processes left of it long ago is deleted.

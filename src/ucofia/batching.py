@@ -3,7 +3,7 @@
 Apart from the nouns that use it, because run-time type checks cannot follow `Self` there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Self
 
@@ -21,17 +21,25 @@ class Rows:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if value is not None}
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate batches, in order."""
+        names = parts[0]._tensors()
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **joined)  # type: ignore[type-var]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Change every tensor."""
         changed = {name: change(tensor) for name, tensor in self._tensors().items()}
         return replace(self, **changed)  # type: ignore[type-var]
 
     def __getitem__(self, rows: slice | Tensor) -> Self:
         """Select rows; a batch stays a batch."""
-        return self._map(lambda tensor: tensor[rows])
+        return self.map(lambda tensor: tensor[rows])
 
     def to(self, device: torch.device | str) -> Self:
         """Move every tensor to a device."""
-        return self._map(lambda tensor: tensor.to(device))
+        return self.map(lambda tensor: tensor.to(device))
 
     def split(self, rows: int) -> Iterator[Self]:
         """Cut into batches of at most `rows` rows, in order."""

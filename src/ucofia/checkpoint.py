@@ -25,6 +25,7 @@ from ucofia.errors import (
     UCoFiAError,
     UnfinishedRunError,
     UnknownNameError,
+    kind_and_message,
 )
 from ucofia.model import Model
 from ucofia.presets import BACKBONES, zero_shot
@@ -65,13 +66,13 @@ def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
 
 
 def restore(model: Model, state: Mapping[str, Tensor]) -> None:
-    """Put a saved state back into the model that wrote it, to go on training."""
+    """Load a saved state into the model that wrote it, to resume its training."""
     base = {} if model.adapter is None else model.state_dict()
     model.load_state_dict({**base, **state})
 
 
 def merge(model: Model, state: Mapping[str, Tensor], source: str) -> None:
-    """Put a saved state into a model and end its low-rank training; it is plain afterwards."""
+    """Load a saved state into a model and merge its low-rank matrices; it is plain afterwards."""
     if model.adapter is not None:
         assert isinstance(model.backbone, nn.Module)
         lora.remove(model.backbone)
@@ -175,7 +176,7 @@ def _found(
 
 
 def is_name(name: str | Path) -> bool:
-    """Tell a name that this package knows from a folder, file or hub name."""
+    """Return whether this package knows a name, so that it is no folder, file or hub name."""
     return name in starter_parts.NAMES or name in BACKBONES or name in families.installed()
 
 
@@ -220,7 +221,7 @@ def _save_starter(backbone: Backbone, folder: Path) -> Path:
 
 
 def is_model_folder(path: Path) -> bool:
-    """Tell a folder that `save` wrote from a transformers folder."""
+    """Return whether `save` wrote a folder, not transformers."""
     try:
         settings = _read_settings(path)
     except (OSError, CheckpointError):
@@ -276,8 +277,7 @@ def _load_folder(folder: Path, above: tuple[Path, ...]) -> Model:
     except UCoFiAError:
         raise
     except Exception as error:  # settings of the wrong kind fail wherever they are used first
-        said = (str(error).strip().splitlines() or [""])[0][:200]
-        problem = f"its settings describe no model ({type(error).__name__}: {said})"
+        problem = f"its settings describe no model ({kind_and_message(error)})"
         raise CheckpointError(folder / CONFIG_FILE, problem) from error
     convert.load_strictly(model, convert.read_state(weights), str(weights), mapped=True)
     return model
@@ -368,7 +368,7 @@ def _model_type(folder: Path) -> str:
 
 
 def _can_only_be_a_path(name: str) -> bool:
-    """Tell a path from `owner/name` of a hub and from a name of ours."""
+    """Return whether a name is a path, not `owner/name` of a hub or a name of ours."""
     parts = name.count("/")
     is_odd = parts > 1 or name.startswith(("/", "~", ".")) or name.endswith(_FILE_SUFFIXES)
     return is_odd or (not parts and "." in name)

@@ -163,6 +163,12 @@ def require_known(values: Mapping[str, Any], known: Sequence[str], kind: str) ->
 Made = TypeVar("Made")
 
 
+def of_known(config: type[Made], values: Mapping[str, Any]) -> Made:
+    """Build a dataclass of those values that it knows; others are left aside."""
+    known = {field.name for field in fields(config)}  # type: ignore[arg-type]
+    return config(**{name: value for name, value in values.items() if name in known})
+
+
 def _made(config: type[Made], values: Mapping[str, Any], kind: str) -> Made:
     """Build a dataclass of plain values, whose types are checked."""
     known = {field.name: field for field in fields(config)}  # type: ignore[arg-type]

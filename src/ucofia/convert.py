@@ -25,6 +25,7 @@ from ucofia.errors import (
     CheckpointMismatchError,
     UCoFiAError,
     UnsafeFileError,
+    kind_and_message,
 )
 from ucofia.model import Model
 from ucofia.presets import preset
@@ -103,7 +104,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
         problem = "not a file of tensors; it is damaged, or holds other things, left unopened"
         raise CheckpointError(path, problem) from error
     except Exception as error:  # all three readers raise what they please on a damaged file
-        raise CheckpointError(path, f"not a file of tensors ({_first_line(error)})") from error
+        raise CheckpointError(
+            path, f"not a file of tensors ({kind_and_message(error)})"
+        ) from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
@@ -145,7 +148,9 @@ def from_state(
     except UCoFiAError:
         raise
     except Exception as error:  # names or shapes of something else
-        problem = f"its tensors are not those of a CLIP or a model on one ({_first_line(error)})"
+        problem = (
+            f"its tensors are not those of a CLIP or a model on one ({kind_and_message(error)})"
+        )
         raise CheckpointError(source, problem) from error
 
 
@@ -212,7 +217,7 @@ def load_strictly(
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the authors' and the peers' tensors our names, in our layout; any part of a state."""
+    """Rename the authors' and the peers' tensors to our names, for any part of a state."""
     found = family(state) or "ucofia-authors"
     towers, parts = _split(state, found)
     return {**_in_model(towers), **parts}
@@ -295,8 +300,3 @@ def _sized(
     if scores is not None and config.selector == "authors" and scores.shape[0] == width:
         config = replace(config, selector="ts2-net")  # their later pushes
     return config
-
-
-def _first_line(error: Exception) -> str:
-    said = (str(error).strip().splitlines() or [""])[0][:200]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__

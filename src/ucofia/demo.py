@@ -55,7 +55,7 @@ SIDE, SECONDS, RATE = 320, 4, 12
 
 
 def fetch(folder: Path, progress: Progress | None = None) -> list[Path]:
-    """Put the demo's clips into a folder, unless they are there; return them in order."""
+    """Write the demo's clips to a folder, unless they are there; return them in order."""
     folder.mkdir(parents=True, exist_ok=True)
     clips: list[Path] = []
     for number, (package, names) in enumerate(CLIP_PACKAGES.items()):

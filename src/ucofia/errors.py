@@ -30,6 +30,18 @@ def _some(rows: Sequence[object]) -> str:
     return shown if len(rows) <= 5 else f"{shown} and {len(rows) - 5} more"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none; never a long one."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def kind_and_message(error: BaseException) -> str:
+    """The kind of an error and the first line of its message."""
+    kind, message = type(error).__name__, first_line(error)
+    return kind if message == kind else f"{kind}: {message}"
+
+
 # What is given: texts, settings, names, annotation files, matrices of scores
 
 
@@ -302,10 +314,10 @@ class DecoderDiedError(VideoError):
 class DecoderStartError(UCoFiAError):
     """No process that decodes could be started, so that no video can be read."""
 
-    def __init__(self, said: str) -> None:
-        self.said = said
+    def __init__(self, output: str) -> None:
+        self.output = output
         super().__init__(
-            f"the process that decodes videos did not start: {said}. "
+            f"the process that decodes videos did not start: {output}. "
             f"Check the installation with: ucofia doctor"
         )
 

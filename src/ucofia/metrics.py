@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int, Num
 from ucofia.errors import MatrixError, NotFiniteScoreError
 
 COMPARED_ENTRIES = 2**22  # scores compared at a time; bounds the memory on a mapped matrix
-RESAMPLES = 2000
+RESAMPLES, SEED = 2000, 0  # of the bootstrap and of sign flips
 
 Ties = Literal["against", "for"]
 
@@ -118,10 +118,8 @@ def intervals(
     at: Sequence[int] = (1, 5, 10),
     groups: Int[np.ndarray, " q"] | None = None,
     resamples: int = RESAMPLES,
-    level: float = 0.95,
-    seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Bootstrap interval of every metric over the queries.
+    """Bootstrap interval (95 per cent) of every metric over the queries.
 
     Texts of one video are not independent: give their videos as `groups`, and whole videos are
     drawn instead of single texts.
@@ -131,11 +129,10 @@ def intervals(
     features = np.stack([100.0 * (values <= k) for k in at] + [values], axis=1)
     group = _group_index(groups, len(ranks))[order]
     samples = []
-    for drawn in _draws(group, resamples, seed):
+    for drawn in _draws(group, resamples):
         means = drawn @ features / drawn.sum(1, keepdims=True)
         samples.append(np.column_stack([means, _weighted_median(values, drawn)]))
-    edges = [50 * (1 - level), 50 * (1 + level)]
-    low, high = np.percentile(np.concatenate(samples), edges, axis=0)
+    low, high = np.percentile(np.concatenate(samples), [2.5, 97.5], axis=0)
     names = [*(f"R@{k}" for k in at), "MnR", "MdR"]
     found = {n: (float(a), float(b)) for n, a, b in zip(names, low, high, strict=True)}
     return {name: found[name] for name in [*names[: len(at)], "MdR", "MnR"]}
@@ -147,8 +144,6 @@ def compare(
     *,
     at: Sequence[int] = (1, 5, 10),
     groups: Int[np.ndarray, " q"] | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> list[PairedDifference]:
     """Test whether two systems differ on the same queries, for each recall and the mean rank.
 
@@ -165,9 +160,9 @@ def compare(
         axis=1,
     )
     group = _group_index(groups, len(first))
-    samples = [d @ gains / d.sum(1, keepdims=True) for d in _draws(group, resamples, seed)]
+    samples = [d @ gains / d.sum(1, keepdims=True) for d in _draws(group, RESAMPLES)]
     low, high = np.percentile(np.concatenate(samples), [2.5, 97.5], axis=0)
-    flipped = _sign_flip_p_values(gains, group, resamples, seed)
+    flipped = _sign_flip_p_values(gains, group)
     differences = []
     for i, name in enumerate([*(f"R@{k}" for k in at), "MnR"]):
         better = -gains[:, i] if name == "MnR" else gains[:, i]
@@ -193,7 +188,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:
-    """Who stands before or at the right answer; without ties, who stands before it."""
+    """Which candidates rank before the right answer, or tie with it if ties count against it."""
     return np.asarray(candidates >= right if ties == "against" else candidates > right)
 
 
@@ -203,11 +198,9 @@ def _group_index(groups: Int[np.ndarray, " q"] | None, queries: int) -> Int[np.n
     return np.unique(groups, return_inverse=True)[1]
 
 
-def _draws(
-    group: Int[np.ndarray, " q"], resamples: int, seed: int
-) -> Iterator[Float[np.ndarray, "b q"]]:
+def _draws(group: Int[np.ndarray, " q"], resamples: int) -> Iterator[Float[np.ndarray, "b q"]]:
     """How often each query occurs in each resample, some resamples at a time."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     n = int(group.max()) + 1
     chunk = max(1, COMPARED_ENTRIES // len(group))
     for start in range(0, resamples, chunk):
@@ -229,18 +222,18 @@ def _weighted_median(
 
 
 def _sign_flip_p_values(
-    gains: Float[np.ndarray, "q m"], group: Int[np.ndarray, " q"], resamples: int, seed: int
+    gains: Float[np.ndarray, "q m"], group: Int[np.ndarray, " q"]
 ) -> Float[np.ndarray, " m"]:
     sums = np.zeros((int(group.max()) + 1, gains.shape[1]))
     np.add.at(sums, group, gains)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     observed = np.abs(sums.sum(0))
     as_large = np.zeros(gains.shape[1])
-    for _ in range(resamples):
+    for _ in range(RESAMPLES):
         signs = random.integers(0, 2, len(sums)) * 2.0 - 1.0
         # A little slack, so that an equal sum in another order counts as equal.
         as_large += np.abs(signs @ sums) >= observed * (1 - 1e-12)
-    return (as_large + 1) / (resamples + 1)
+    return (as_large + 1) / (RESAMPLES + 1)
 
 
 def _blocks(rows: int, columns: int) -> Iterator[slice]:

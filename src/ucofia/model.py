@@ -29,6 +29,7 @@ from ucofia.encode.patches import (
     selection_noise,
 )
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
+from ucofia.encode.token_shift import unpacked
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning, require_unicode
 from ucofia.level_head import LevelHead
 from ucofia.similarity import levels as similarity
@@ -425,10 +426,6 @@ class Model(nn.Module):
         shape = (frames, self.config.selection_samples, tokens - 1)
         return (selection_noise(key, shape).to(score) for key in keys)
 
-    def frame_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
-        """Encode frames, or take what `vision_tokens` gave before, [v f n e]."""
-        return self._projected(self._tower_tokens(pixels, mask), mask)
-
     def _tower_tokens(self, pixels: Tensor, mask: Tensor) -> Float[Tensor, "v f n e"]:
         """Return tokens in the vision tower's own space, of frames or of stored tokens."""
         pixels, shifted_blocks = self._as_floats(pixels), self.config.shifted_blocks
@@ -449,13 +446,10 @@ class Model(nn.Module):
                 rule = f"this model's are {width} wide"
                 raise SettingError("width of the tokens", pixels.shape[-1], rule)
             return pixels
-        tokens = self.vision_tokens(pixels[mask])
-        padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
-        padded[mask] = tokens
-        return padded
+        return unpacked(self.vision_tokens(pixels[mask]), mask)
 
     def _projected(self, tokens: Tensor, mask: Tensor) -> Float[Tensor, "v f n d"]:
-        """Take the tower's tokens into the joint space; those of padding are zero."""
+        """Project the tower's tokens into the joint space; padding is zero."""
         if isinstance(self.backbone, ProjectedBackbone):
             tokens = self.backbone.project_tokens(tokens)
         return torch.where(mask[:, :, None, None], tokens, 0.0)

@@ -78,8 +78,8 @@ def download(package: Package, folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = sorted(folder.glob("*.whl"))
     if done.returncode or not found:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        problem = (said or done.stderr.strip().splitlines() or ["no wheel"])[-1]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        problem = (errors or done.stderr.strip().splitlines() or ["no wheel"])[-1]
         raise DownloadError(package.name, problem.removeprefix("ERROR: ").rstrip("."))
     return found[0]
 

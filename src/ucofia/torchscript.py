@@ -119,7 +119,7 @@ def _pickle_of(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
 
 
 def is_torchscript(path: Path) -> bool:
-    """Tell a TorchScript archive from an ordinary checkpoint."""
+    """Return whether a file is a TorchScript archive, not an ordinary checkpoint."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

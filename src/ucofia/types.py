@@ -9,9 +9,10 @@ Axes, everywhere in this package:
 A mask is True where the entry is real and False where it is padding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
@@ -44,6 +45,19 @@ class TextBatch(Rows):
         """The words that take part in levels of words."""
         return self.mask if self.content is None else self.content
 
+    @classmethod
+    def padded(
+        cls, rows: Sequence[Sequence[int]], *, pad_id: int, width: int | None = None
+    ) -> "TextBatch":
+        """Pad ids of unequal length on the right, to `width` or to the longest."""
+        width = max(map(len, rows), default=0) if width is None else width
+        ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for at, row in enumerate(rows):
+            ids[at, : len(row)] = torch.tensor(row, dtype=torch.long)
+            mask[at, : len(row)] = True
+        return cls(ids, mask)
+
     def trimmed(self) -> "TextBatch":
         """Cut the padding behind the longest text."""
         width = int(self.mask.sum(1).max()) if len(self) else 0
@@ -57,6 +71,16 @@ class VideoBatch(Rows):
 
     pixels: Num[Tensor, "v f *frame"]
     mask: Bool[Tensor, "v f"]
+
+    @classmethod
+    def padded(cls, videos: Sequence[np.ndarray], *, frames: int) -> "VideoBatch":
+        """Stack videos of at most `frames` frames; what is missing is zero and masked."""
+        pixels = np.zeros((len(videos), frames, *videos[0].shape[1:]), dtype=videos[0].dtype)
+        mask = np.zeros((len(videos), frames), dtype=bool)
+        for row, video in enumerate(videos):
+            pixels[row, : len(video)] = video
+            mask[row, : len(video)] = True
+        return cls(torch.from_numpy(pixels), torch.from_numpy(mask))
 
 
 @dataclass(frozen=True)

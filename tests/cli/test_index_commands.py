@@ -395,7 +395,7 @@ def test_every_writer_says_for_whom_it_waits_and_gives_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run("index", videos) == 0
-    monkeypatch.setattr(lock, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
     named = [videos if word == "videos" else word for word in words]
     with lock.writer_lock(str(tmp_path / "index"), verb="add"):

@@ -10,9 +10,9 @@ from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.journal import Entry, Journal, commit_entries, recover
 from ucofia.index.storage import fragments
+from ucofia.index.storage.location import table_path
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
-from ucofia.index.storage.tables import table_path
 
 
 def rows_of(index: Index | Store) -> dict[str, SegmentRow]:

@@ -7,8 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ucofia.cli import data as data_command  # noqa: F401 - adds the commands
-from ucofia.cli import main
+from ucofia.cli import (
+    data as data_command,  # noqa: F401 - adds the commands
+    main,
+)
 from ucofia.datasets import folder
 from ucofia.datasets.check import check
 from ucofia.datasets.frame_sources import array_frames
@@ -16,8 +18,7 @@ from ucofia.datasets.registry import BUILT_IN, open_data, registered_datasets
 from ucofia.datasets.splits import hold_out, keep_videos
 from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import AnnotationError, SettingError, UnknownNameError
-from ucofia.research.shapes.dataset import shapes
-from ucofia.research.shapes.video_files import write_shapes
+from ucofia.research.shapes.dataset import shapes, write_shapes
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches, video_batches
 from ucofia.datasets.frame_sources import RememberedFrames, array_frames, fit_frames, pad_videos

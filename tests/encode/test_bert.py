@@ -2,9 +2,9 @@
 
 import torch
 from torch import nn
-from transformers import BertConfig as TheirConfig
-from transformers import BertModel
+from transformers import BertConfig as TheirConfig, BertModel
 
+from ucofia.config import of_known
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 
 SHAPE = {
@@ -21,7 +21,7 @@ def both() -> tuple[BertModel, Bert]:
     theirs = BertModel(TheirConfig(**SHAPE)).eval()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
-    ours = Bert(BertConfig.from_values(theirs.config.to_dict()))
+    ours = Bert(of_known(BertConfig, theirs.config.to_dict()))
     state = theirs.state_dict()
     ours.load_state_dict({n: t for n, t in state.items() if not n.startswith(UNUSED)})
     return theirs, ours

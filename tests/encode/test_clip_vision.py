@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
+from ucofia.config import of_known
 from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
 from ucofia.errors import SettingError
 
@@ -25,7 +26,7 @@ def test_all_tokens_are_the_library_s(activation: str) -> None:
     theirs = CLIPVisionModelWithProjection(CLIPVisionConfig(**SHAPE, hidden_act=activation)).eval()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
-    ours = ClipVision(ClipVisionConfig.from_values(theirs.config.to_dict())).eval()
+    ours = ClipVision(of_known(ClipVisionConfig, theirs.config.to_dict())).eval()
     state = {n: t for n, t in theirs.state_dict().items() if not n.endswith("position_ids")}
     ours.load_state_dict(state)
     pictures = torch.randn(2, 3, 32, 32)

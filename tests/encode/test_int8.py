@@ -2,6 +2,7 @@
 
 import copy
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_rows_of_zeros_give_the_bias() -> None:
 
 
 def test_equalising_channels_changes_no_output() -> None:
-    sizes = {**starter_parts.VIT_B16.to_values(), "num_hidden_layers": 1, "image_size": 32}
+    sizes = {**asdict(starter_parts.VIT_B16), "num_hidden_layers": 1, "image_size": 32}
     del sizes["model_type"]
     model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes)).eval()
     for parameter in model.parameters():

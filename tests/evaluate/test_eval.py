@@ -76,7 +76,7 @@ def test_blocks_change_no_score(model: Model, monkeypatch: pytest.MonkeyPatch) -
 def test_matrices_that_lie_in_files_change_nothing(
     model: Model, found: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ucofia.scratch_array.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("ucofia.scratch.IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(matrix_files, "AVERAGED_ENTRIES", 7)
     mapped = evaluate(model, *tiny_dataset(), options=BRIEF)
     assert isinstance(mapped.scores["video"], np.memmap)

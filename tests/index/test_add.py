@@ -228,7 +228,7 @@ def test_files_of_a_disk_that_is_away_are_kept(index: Index, videos: Path) -> No
 
 @pytest.mark.parametrize("away", ["/media/ada/DISK", "/Volumes/DISK", "/mnt/disk"])
 def test_nothing_is_known_about_disks_that_are_not_mounted(away: str) -> None:
-    assert not discover.is_gone_for_good(f"{away}/holiday/beach.mp4")
+    assert not discover.is_deleted(f"{away}/holiday/beach.mp4")
 
 
 def test_pictures_are_videos_of_one_frame(index: Index, videos: Path) -> None:

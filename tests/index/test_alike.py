@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests import tiny
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index import encode_segments
-from ucofia.index.encode_segments import SAME_LEVELS, SQUARE_PIXELS, alike
+from ucofia.index.encode_segments import SAME_LEVELS, SQUARE_PIXELS, first_duplicates
 from ucofia.video.decode_pool import Clip
 
 SIZE = 64
@@ -32,29 +31,29 @@ def changed(frame: np.ndarray, levels: int, *, square: tuple[int, int] = (1, 2))
 
 def test_a_frame_is_the_first_that_shows_the_same() -> None:
     a, b = picture(1), picture(2)
-    assert alike(np.stack([a, b, a, changed(b, 3), b])) == [0, 1, 0, 1, 1]
+    assert first_duplicates(np.stack([a, b, a, changed(b, 3), b])) == [0, 1, 0, 1, 1]
 
 
 def test_one_square_is_enough_to_be_another_picture() -> None:
     a, most = picture(1), int(SAME_LEVELS)
-    assert alike(np.stack([a, changed(a, most)])) == [0, 0]
-    assert alike(np.stack([a, changed(a, most + 1)])) == [0, 1]
+    assert first_duplicates(np.stack([a, changed(a, most)])) == [0, 0]
+    assert first_duplicates(np.stack([a, changed(a, most + 1)])) == [0, 1]
     darker = a.copy()
     darker[:, :16, :16] -= most + 1
-    assert alike(np.stack([a, darker])) == [0, 1]
+    assert first_duplicates(np.stack([a, darker])) == [0, 1]
 
 
 def test_what_changes_slowly_is_looked_at_again() -> None:
     a = picture(1)
     frames = np.stack([changed(a, 10 * step) for step in range(5)])
-    assert alike(frames) == [0, 0, 2, 2, 4]
+    assert first_duplicates(frames) == [0, 0, 2, 2, 4]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=6))
 def test_no_square_differs_more_than_stated(kinds: list[tuple[int, int]]) -> None:
     frames = np.stack([changed(picture(seed), levels) for seed, levels in kinds])
-    first = alike(frames)
+    first = first_duplicates(frames)
     for at, lead in enumerate(first):
         assert first[lead] == lead <= at
         difference = np.abs(frames[at].astype(float) - frames[lead])

@@ -10,8 +10,7 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance, bank, confidence
-from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration import balance, bank, bank as banks, confidence
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.similarity.normalise import extend, sinkhorn_knopp

@@ -53,14 +53,14 @@ def preview(small: Path) -> None:
 def bank(_: Path) -> None:
     from fakes import COLOURS, clip, colour_model
 
-    from ucofia import scratch_array
+    from ucofia import scratch
     from ucofia.errors import NoRoomError
     from ucofia.index.index import Index
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         for colour in COLOURS:
             clip(Path(folder) / "videos" / f"{colour}.mp4", [colour])
-        scratch_array.IN_MEMORY_BYTES = 0
+        scratch.IN_MEMORY_BYTES = 0
         texts = [f"red {number}" for number in range(60_000)]
         index = Index.create(Path(folder) / "index", colour_model(), bank=texts)
         try:
@@ -70,12 +70,12 @@ def bank(_: Path) -> None:
 
 
 def scores(_: Path) -> None:
-    from ucofia import scratch_array
+    from ucofia import scratch
     from ucofia.errors import NoRoomError
 
-    scratch_array.IN_MEMORY_BYTES = 0
+    scratch.IN_MEMORY_BYTES = 0
     try:
-        scratch_array.empty((1000, 1000), "float32")[:] = 1
+        scratch.scratch_array((1000, 1000), "float32")[:] = 1
     except NoRoomError:
         _say("refused")
 

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import torch
 from fakes import ColourBackbone
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
 from ucofia.config import ModelConfig
-from ucofia.index.search import bounds, int8_product, kernels, search
-from ucofia.index.search import preview as previews
+from ucofia.index.search import bounds, int8_product, kernels, preview as previews, search
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import column_of
 from ucofia.index.search.scoring import Query, queries, score, score_many

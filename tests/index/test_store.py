@@ -24,8 +24,8 @@ from ucofia.errors import (
 )
 from ucofia.index.index import Index
 from ucofia.index.storage import schema
+from ucofia.index.storage.location import exists
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
-from ucofia.index.storage.tables import exists
 from ucofia.presets import CLIP_STRAIGHT
 
 
@@ -213,7 +213,7 @@ def test_an_index_is_made_with_its_bank_or_not_at_all(tmp_path: Path) -> None:
 
     path, model = tmp_path / "index", colour_model()
     for last_step in (
-        "ucofia.index.storage.tables.write_lance",
+        "ucofia.index.storage.location.write_lance",
         "ucofia.index.storage.schema.schema",
     ):
         with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):

@@ -25,8 +25,7 @@ from ucofia.errors import (
 from ucofia.index import snapshot
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
 from ucofia.model import Model

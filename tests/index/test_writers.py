@@ -23,7 +23,7 @@ from ucofia.index import discover, ingest
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.snapshot import preview_folder
-from ucofia.index.storage import lock, store, tables, vectors
+from ucofia.index.storage import location, lock, store, vectors
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below
 from ucofia.index.storage.lock import is_being_written, writer_lock
@@ -39,7 +39,7 @@ def renamed(row: SegmentRow, name: str) -> SegmentRow:
 def test_a_second_writer_says_for_whom_it_waits_and_gives_up_in_time(
     folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lock, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "REPORT_SECONDS", 0.02)
     said: list[str] = []
     with writer_lock(str(folder), verb="add") as is_held:
         assert is_held and is_being_written(str(folder))
@@ -183,7 +183,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
 ) -> None:
     address, model = f"file-object-store://{tmp_path}/remote", colour_model()
     order: list[str] = []
-    write = tables.write_lance
+    write = location.write_lance
 
     def noted(table: Any, where: str, mode: str) -> Any:
         order.append(where.rsplit("/", 1)[1])
@@ -191,7 +191,7 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
             write(table.slice(0, 3), where, "create")  # somebody else sets a bank meanwhile
         return write(table, where, mode)
 
-    monkeypatch.setattr(tables, "write_lance", noted)
+    monkeypatch.setattr(location, "write_lance", noted)
     made = Index.create(address, model, bank=BANK)
     assert order == ["segments.lance", "bank.lance"]
     assert made.bank_texts() == BANK[:3]

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scenes import HERE
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
-from ucofia.serve.media import Span, media_type, requested
+from ucofia.serve.media import Span, media_type, parse_range
 
 TRAVERSAL = [
     "/media/../../../../etc/passwd",
@@ -97,7 +96,7 @@ def test_what_is_not_one_range_gives_everything(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 50), st.from_regex(r"bytes=[0-9]{0,2}-[0-9]{0,2}", fullmatch=True))
 def test_whatever_is_asked_lies_in_the_file(size: int, header: str) -> None:
-    span = requested(header, size)
+    span = parse_range(header, size)
     assert span is None or 0 <= span.start <= span.stop <= size or span == Span(0, 0)
 
 

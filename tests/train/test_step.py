@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_training import tiny_model
 from torch import Tensor
 
@@ -14,8 +13,7 @@ from ucofia.model import Model
 from ucofia.train import step
 from ucofia.train.distributed import World
 from ucofia.train.loss import contrastive_loss
-from ucofia.train.randomness import key
-from ucofia.train.step import Encoder, Pairs, step_gradients
+from ucofia.train.step import Encoder, Pairs, sample_key, step_gradients
 from ucofia.types import TextBatch, TextFeatures, VideoBatch
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +36,7 @@ def gradients(model: Model) -> dict[str, Tensor | None]:
 
 def plain_gradients(model: Model, pairs: Pairs) -> tuple[Tensor, dict[str, Tensor | None]]:
     """One forward, one backward, nothing cut."""
-    keys = [key(3, 7, sample) for sample in pairs.samples]
+    keys = [sample_key(3, 7, sample) for sample in pairs.samples]
     model.zero_grad()
     text = model.encode_text(pairs.texts)
     video = model.encode_video(pairs.videos, noise_keys=keys)
@@ -167,21 +165,24 @@ def test_autocast_keeps_weights_and_gradients_in_full_precision() -> None:
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
 def test_keys_are_generator_seeds(seed: int, step: int, sample: int) -> None:
-    assert 0 <= key(seed, step, sample) < 2**63
+    assert 0 <= sample_key(seed, step, sample) < 2**63
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 1000))
 def test_keys_differ_between_seed_step_and_sample(number: int) -> None:
     near = {
-        key(number + a, number + b, number + c) for a in (0, 1) for b in (0, 1) for c in (0, 1)
+        sample_key(number + a, number + b, number + c)
+        for a in (0, 1)
+        for b in (0, 1)
+        for c in (0, 1)
     }
     assert len(near) == 8
 
 
 def test_keys_never_change() -> None:
     """A run that was started by an older release must resume with the same noise."""
-    assert key(42, 100, 7) == 2517434571800475864
+    assert sample_key(42, 100, 7) == 2517434571800475864
 
 
 @pytest.mark.skipif(not (GOLDEN / "train_step_train0.npz").is_file(), reason="no golden vectors")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ucofia.cli import main
-from ucofia.datasets import frame_cache_writer
+from ucofia.datasets import frame_cache
 from ucofia.video.write_video import write_mp4
 
 TRAIN = "train clip4clip-mean --dataset folder --backbone tiny --epochs 1 --batch 2".split()
@@ -52,13 +52,13 @@ def test_training_and_testing_decode_with_all_cores_or_as_many_as_are_asked_for(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    real = frame_cache_writer.decode_many
+    real = frame_cache.decode_many
 
     def counted(*given: Any, workers: int, **named: Any) -> Any:
         asked.append(workers)
         return real(*given, workers=workers, **named)
 
-    monkeypatch.setattr(frame_cache_writer, "decode_many", counted)
+    monkeypatch.setattr(frame_cache, "decode_many", counted)
     run = str(tmp_path / "run")
     assert main([*TRAIN, "--data", str(data), "--out", run]) == 0
     test = ["eval", "folder", "--data", str(data), "--model", run]

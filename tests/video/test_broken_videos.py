@@ -19,8 +19,7 @@ from ucofia.errors import (
     UnreadableVideoError,
     VideoError,
 )
-from ucofia.video import demux as packets
-from ucofia.video import image_worker, limits
+from ucofia.video import demux as packets, image_worker, limits
 from ucofia.video.decode import decode, frames_at
 
 

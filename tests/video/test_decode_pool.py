@@ -51,18 +51,18 @@ ACTOR = """
         if name.startswith("nonsense"):
             return {"seconds": [0.0], "segments": "?"}, b""
         if name.startswith("short"):
-            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
+            header, crops = good({**request, "path": GOOD}, limits, heartbeat)
             return header, crops[:10]
         if name.startswith("greedy"):
-            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
+            header, crops = good({**request, "path": GOOD}, limits, heartbeat)
             header["seconds"] *= 3000
             return header, crops
         if name.startswith("endless"):
-            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
+            header, crops = good({**request, "path": GOOD}, limits, heartbeat)
             header["info"]["duration_seconds"] = 1e300
             return header, crops
         if name.startswith("vast"):
-            header, crops = decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
+            header, crops = good({**request, "path": GOOD}, limits, heartbeat)
             return {**header, "picture": [1 << 20, 1 << 20]}, crops
         if name.startswith("flood"):
             try:
@@ -74,9 +74,9 @@ ACTOR = """
             eaten = bytearray(1 << 40)
         if name.startswith("odd"):
             raise_something = {}["no such key"]
-        return decode_worker.answer({**request, "path": GOOD}, limits, heartbeat)
+        return good({**request, "path": GOOD}, limits, heartbeat)
 
-    GOOD = sys.argv[1]
+    good, GOOD = decode_worker.RequestHandler(), sys.argv[1]
     decode_worker._HEARTBEAT_SECONDS = 0.1
     decode_worker.serve(act)
 """

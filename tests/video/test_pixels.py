@@ -4,13 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 from ucofia.types import PixelSpec
 from ucofia.video.crop import crop, fitted_size, resize
-from ucofia.video.pixels import crops, normalise
+from ucofia.video.pixels import normalise
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
 GOLDEN = SHARED / "golden" / "frames.npz"
@@ -32,7 +31,7 @@ def test_golden_images_come_out_exactly() -> None:
     names = [name for name in golden.files if f"{name}_out56" in golden.files]
     assert names
     for name in names:
-        ours = normalise(crops([golden[name]], spec), spec)[0].numpy()
+        ours = normalise(torch.from_numpy(crop(golden[name], spec.size)), spec).numpy()
         np.testing.assert_array_equal(ours, golden[f"{name}_out56"])
 
 
@@ -85,18 +84,9 @@ def test_a_landscape_frame_comes_out_as_pil_makes_it_in_one_step() -> None:
     np.testing.assert_array_equal(crop(frame, 16), expected.transpose(2, 0, 1))
 
 
-def test_frames_of_different_sizes_share_a_batch_and_none_is_an_empty_one() -> None:
-    frames = [noise(9, 20), noise(31, 12), noise(8, 8)]
-    together = crops(frames, TINY)
-    assert together.shape == (3, 3, 8, 8) and together.dtype == torch.uint8
-    for frame, row in zip(frames, together, strict=True):
-        assert torch.equal(crops([frame], TINY)[0], row)
-    assert crops([], TINY).shape == (0, 3, 8, 8)
-
-
 def test_a_frame_of_the_right_size_is_not_touched() -> None:
     frame = noise(8, 8)
-    np.testing.assert_array_equal(crops([frame], TINY)[0].numpy(), frame.transpose(2, 0, 1))
+    np.testing.assert_array_equal(crop(frame, 8), frame.transpose(2, 0, 1))
 
 
 def test_a_strip_of_pixels_costs_no_gigabytes() -> None:

@@ -118,8 +118,7 @@ class MtebSearch:
             for some in file_batches(self.model, files, batch=batch, workers=self.workers):
                 with torch.inference_mode():
                     parts.append(stored(self.model.encode_video(some.to(self.model.device))))
-        names = VideoFeatures.__dataclass_fields__
-        return in_memory(VideoFeatures(**{n: _joined(parts, n) for n in names}))
+        return in_memory(VideoFeatures.cat(parts))
 
 
 def _kind(task_metadata: Any, side: PromptType) -> str:
@@ -146,7 +145,3 @@ def _files(data: Any, kind: str, folder: Path) -> Iterator[Path]:
             place = folder / f"{at}.mp4"
             place.write_bytes(value["bytes"])
         yield place
-
-
-def _joined(parts: Sequence[VideoFeatures], name: str) -> torch.Tensor:
-    return torch.cat([getattr(part, name) for part in parts]).cpu()

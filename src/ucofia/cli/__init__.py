@@ -19,20 +19,22 @@ from typing import Any
 
 import typer
 
-from ucofia.cli import ablate as ablate
-from ucofia.cli import bench as bench
-from ucofia.cli import data as data
-from ucofia.cli import demo as demo
-from ucofia.cli import doctor as doctor
-from ucofia.cli import eval as eval
-from ucofia.cli import figure as figure
-from ucofia.cli import index as index
-from ucofia.cli import models as models
-from ucofia.cli import score as score
-from ucofia.cli import search as search
-from ucofia.cli import serve as serve
-from ucofia.cli import setup as setup
-from ucofia.cli import train as train
+from ucofia.cli import (
+    ablate as ablate,
+    bench as bench,
+    data as data,
+    demo as demo,
+    doctor as doctor,
+    eval as eval,
+    figure as figure,
+    index as index,
+    models as models,
+    score as score,
+    search as search,
+    serve as serve,
+    setup as setup,
+    train as train,
+)
 from ucofia.cli.app import add_panels, app
 from ucofia.cli.console import print_message, printable
 from ucofia.errors import UCoFiAError, UCoFiAWarning

@@ -174,14 +174,14 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
 
 def _plain_progress() -> "Progress":
     """Print a line of progress now and then, where there is no terminal."""
-    said = time.monotonic()
+    printed_at = time.monotonic()
     paces: dict[str, Pace] = {}
 
     def report(what: str, done: int, total: int | None) -> None:
-        nonlocal said
+        nonlocal printed_at
         left = paces.setdefault(what.split()[0], Pace()).left(done, total)
-        if time.monotonic() - said >= PLAIN_SECONDS:
-            said = time.monotonic()
+        if time.monotonic() - printed_at >= PLAIN_SECONDS:
+            printed_at = time.monotonic()
             counted = f": {done} of {total}" if total else f": {done}" if done else " ..."
             print_message(what + counted + (left and f", {left}"))
 

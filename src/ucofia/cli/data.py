@@ -1,4 +1,7 @@
-"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`."""
+"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`.
+
+Also the frames of commands that train or test: decoded once, into a cache beside the data.
+"""
 
 import os
 from collections.abc import Sequence
@@ -12,11 +15,14 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
+from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_cache_writer import CacheReport
+    from ucofia.datasets.frame_cache import CacheReport
+    from ucofia.datasets.token_cache import TokenFrames
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
+    from ucofia.types import Progress
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
@@ -98,8 +104,7 @@ def cache(
 
     Exit code 1: some failed.
     """
-    from ucofia.datasets.frame_cache import CacheSettings
-    from ucofia.datasets.frame_cache_writer import fill_cache
+    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
     from ucofia.datasets.registry import open_data
 
     videos = _videos(open_data(name, data).dataset, splits)
@@ -172,8 +177,7 @@ def shapes(
     test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,
 ) -> int:
     """Draw the data set `shapes` and write it as mp4 files; open them as data set `folder`."""
-    from ucofia.research.shapes.dataset import shapes as make
-    from ucofia.research.shapes.video_files import write_shapes
+    from ucofia.research.shapes.dataset import shapes as make, write_shapes
 
     made = make(seed, train=train, val=val, test=test)
     with progress_bar() as progress:
@@ -214,3 +218,39 @@ def _examples(lines: Sequence[str]) -> None:
         show(f"  {line}")
     if len(lines) > _EXAMPLES:
         show(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
+
+
+def frame_cache_folder(data: Path | None, cache: Path | None) -> Path:
+    """Return where the frames of a data set are kept."""
+    assert data is not None  # only `shapes` does without a folder, and it has frames
+    return cache or data / ".ucofia-cache"
+
+
+def decode_once(
+    videos: "Sequence[VideoItem]",
+    folder: Path,
+    model: "Model",
+    *,
+    workers: int,
+    progress: "Progress | None",
+) -> None:
+    """Decode the videos that a cache lacks, as the model wants them."""
+    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
+
+    if model.pixels is None:
+        raise SettingError("model", "features", "videos need towers that look at pixels")
+    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
+    workers = workers or os.cpu_count() or 1
+    fill_cache(videos, folder, settings, workers=workers, progress=progress)
+
+
+def stored_tokens(
+    dataset: "Dataset", folder: Path, model: "Model"
+) -> "tuple[Dataset, TokenFrames]":
+    """Open a token cache for a model; videos that it lacks are left out, and noted."""
+    from ucofia.datasets.splits import keep_videos
+    from ucofia.datasets.token_cache import open_tokens
+
+    tokens = open_tokens(folder)
+    tokens.require(model)
+    return keep_videos(dataset, tokens.videos.keys()), tokens.of(model.config)

@@ -32,7 +32,7 @@ def demo(
     from ucofia.demo import SEARCHES, fetch
     from ucofia.index.index import Index
     from ucofia.index.results.pictures import contact_sheet
-    from ucofia.index.storage.tables import exists
+    from ucofia.index.storage.location import exists
     from ucofia.package_files import cache_folder
 
     require_starter("starter")

@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.frame_cache import decode_once, frame_cache_folder
+from ucofia.cli.data import decode_once, frame_cache_folder
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,

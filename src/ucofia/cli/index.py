@@ -162,7 +162,7 @@ def index_command(
         else:
             trouble = ""
             if last is None or _is_news(report, last):
-                show_json(report) if json else _tell(report, opened)
+                show_json(report) if json else _print_report(report, opened)
             last = report
         if not watch:
             return 0
@@ -269,7 +269,7 @@ def export(
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
     from ucofia.errors import IndexExistsError
     from ucofia.index.index import Index
-    from ucofia.index.storage.tables import exists
+    from ucofia.index.storage.location import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
@@ -298,12 +298,12 @@ def _segment(text: str) -> "Segment":
 
 
 def _is_news(report: "AddReport", last: "AddReport") -> bool:
-    told = {(failure.path, failure.reason) for failure in last.failed}
-    is_new = any((failure.path, failure.reason) not in told for failure in report.failed)
+    reported = {(failure.path, failure.reason) for failure in last.failed}
+    is_new = any((failure.path, failure.reason) not in reported for failure in report.failed)
     return bool(report.added or report.changed or report.moved or report.removed or is_new)
 
 
-def _tell(report: "AddReport", opened: "Index") -> None:
+def _print_report(report: "AddReport", opened: "Index") -> None:
     counts = {
         "added": report.added,
         "changed": report.changed,

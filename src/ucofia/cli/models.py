@@ -63,8 +63,7 @@ def show_preset(
 
     Example: ucofia preset show ucofia-msrvtt > my.toml; ucofia train my.toml --dataset msrvtt
     """
-    from ucofia.preset_files import to_toml
-    from ucofia.presets import preset as preset_named
+    from ucofia.presets import preset as preset_named, to_toml
 
     show(*to_toml(preset_named(name)).splitlines())
     return 0
@@ -117,8 +116,8 @@ def convert(
     parameters = sum(p.numel() for p in model.parameters())
     levels = [level.name for level in model.config.levels]
     if json:
-        told = {"out": str(out), "parameters": parameters, "levels": levels}
-        show_json({**told, "fingerprint": model.fingerprint()})
+        facts = {"out": str(out), "parameters": parameters, "levels": levels}
+        show_json({**facts, "fingerprint": model.fingerprint()})
     else:
         show(f"{out}: {parameters / 1e6:.1f} M parameters, levels {', '.join(levels)}")
     return 0

@@ -249,15 +249,15 @@ def print_hits(found: "list[DistinctHit]") -> None:
         if 0 < matches == number - 1:
             show("less likely:")
         word = match_word(hit.confidence, hit.is_match)
-        sure = f"{word:<12}  " if word else ""
-        show(f"{number:>3}  {sure}{hit.path}  at {format_timecode(hit.best_second)}")
+        label = f"{word:<12}  " if word else ""
+        show(f"{number:>3}  {label}{hit.path}  at {format_timecode(hit.best_second)}")
         for moment in hit.moments:
             if moment.score > hit.score - 0.1 * abs(hit.score):
-                show(f"     {' ' * len(sure)}also at {format_timecode(moment.best_second)}")
+                show(f"     {' ' * len(label)}also at {format_timecode(moment.best_second)}")
         for place in one.copies:
-            show(f"     {' ' * len(sure)}also in {place.path}")
+            show(f"     {' ' * len(label)}also in {place.path}")
         if one.similar:
-            show(f"     {' ' * len(sure)}{len(one.similar)} similar: {_names(one.similar)}")
+            show(f"     {' ' * len(label)}{len(one.similar)} similar: {_names(one.similar)}")
 
 
 def _names(found: "Sequence[DistinctHit]") -> str:

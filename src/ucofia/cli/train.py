@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.frame_cache import decode_once, frame_cache_folder, stored_tokens
+from ucofia.cli.data import decode_once, frame_cache_folder, stored_tokens
 from ucofia.cli.options import (
     BatchOption,
     CacheOption,
@@ -126,7 +126,7 @@ def train(
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
-    from ucofia.preset_files import open_preset
+    from ucofia.presets import open_preset
     from ucofia.train import distributed
     from ucofia.train.build_model import build_model, recipe
     from ucofia.train.loop import train as run
@@ -233,9 +233,11 @@ def _train_data(
 
 
 def _text(result: dict[str, Any], out: Path) -> list[str]:
+    from ucofia.evaluate.matrix_report import DIRECTIONS
+
     lines = []
-    for way, name in (("t2v", "text to video"), ("v2t", "video to text")):
-        values = "  ".join(f"{k} {v:.1f}" for k, v in result["test"][way].items())
+    for direction, name in DIRECTIONS.items():
+        values = "  ".join(f"{k} {v:.1f}" for k, v in result["test"][direction].items())
         lines.append(f"{name}  {values}")
     chosen = result["chosen_by"]
     lines.append(f"test of epoch {chosen['epoch'] + 1}, chosen on {chosen['split']}")

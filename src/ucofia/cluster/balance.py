@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucofia import scratch_array
 from ucofia.cluster import connect
 from ucofia.cluster.shard_actor import Shard, open_collection
 from ucofia.cluster.shards import shards_of
@@ -34,6 +33,7 @@ from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.scratch import scratch_array
 from ucofia.similarity.normalise import distributed_sinkhorn_knopp
 from ucofia.similarity.stream import (
     blocks_of,
@@ -70,7 +70,7 @@ class BankActor:
         names, texts = list(self._model.levels()), sum(len(some) for some in self._texts)
         collection = open_collection(shard)
         rows = np.arange(len(collection))
-        room = scratch_array.empty((len(names), len(rows), texts), np.float32)
+        room = scratch_array((len(names), len(rows), texts), np.float32)
         self._scores = dict(zip(names, room, strict=True))
         for some, scores in scored(self._model, self._texts, collection, rows, None):
             for name, matrix in self._scores.items():

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ucofia import scratch_array
 from ucofia.cluster import connect, tasks
 from ucofia.errors import TextCutWarning
 from ucofia.evaluate.gallery import EvaluationEngine, level_scores
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
+from ucofia.scratch import scratch_array
 from ucofia.similarity.stream import Blocks, Step, blocks_of, join_sweeps, stepper, sweep
 from ucofia.types import Progress
 
@@ -45,7 +45,7 @@ def cluster_scores(
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level."""
     shape = (len(texts), len(collection))
-    found = {level: scratch_array.empty(shape, np.float32) for level in model.levels()}
+    found = {level: scratch_array(shape, np.float32) for level in model.levels()}
     size = -(-len(texts) // (connect.slots(gpus=0) * BLOCKS_PER_SLOT))
     size = max(1, min(TEXTS_PER_TASK, size))
     blocks = [(start, list(texts[start : start + size])) for start in range(0, len(texts), size)]

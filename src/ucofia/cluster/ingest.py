@@ -24,7 +24,7 @@ from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexBusyError, IndexWriteError
 from ucofia.index import failures
-from ucofia.index.discover import FoundFile, is_gone_for_good
+from ucofia.index.discover import FoundFile, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import COMMIT_SECONDS, AddReport
@@ -33,7 +33,7 @@ from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.stopwatch import Stopwatch
+from ucofia.progress import Stopwatch
 from ucofia.types import Progress
 from ucofia.video.limits import Limits
 
@@ -173,7 +173,7 @@ class _Run:
             return is_remote(path) or not os.path.lexists(path)
 
         def is_forgotten(path: str) -> bool:
-            return is_remote(path) or is_gone_for_good(path) if prune is None else prune
+            return is_remote(path) or is_deleted(path) if prune is None else prune
 
         gone = sorted(filter(is_gone, self.known))
         forgotten = list(filter(is_forgotten, gone))

@@ -17,8 +17,7 @@ import torch
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
 from ucofia.index.results.similar import likeness
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
@@ -30,7 +29,7 @@ from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.schema import Array, SegmentInfo, values_of
 from ucofia.index.storage.store import Store
 from ucofia.index.storage.vectors import CACHE_GB, VectorCache
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 from ucofia.types import VideoFeatures
 
 BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own

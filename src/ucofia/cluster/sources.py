@@ -18,7 +18,7 @@ from ucofia.errors import MissingExtraError, SettingError, UnreadableVideoError
 from ucofia.index import discover
 from ucofia.index.discover import FoundFile
 from ucofia.index.storage.location import first_line, is_below, is_remote, where
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
 SCRATCH_BYTES = 8 << 30

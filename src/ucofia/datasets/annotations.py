@@ -131,7 +131,7 @@ def read_table(path: Path, *, needs: Sequence[str]) -> list[tuple[int, dict[str,
 
 @contextmanager
 def _as_csv(path: Path, reader: "csv.DictReader[str]") -> Iterator[None]:
-    """Say where a file is no CSV: in its header or in a row."""
+    """Describe where a file is not CSV: in its header or in a row."""
     try:
         yield
     except csv.Error as error:

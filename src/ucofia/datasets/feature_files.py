@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ucofia.datasets.annotations import find_file, read_json, read_list, require_captions
 from ucofia.datasets.frame_sources import ArrayFrames, Frames, array_frames
-from ucofia.datasets.splits import captions_of
-from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
+from ucofia.datasets.splits import listed_split
+from ucofia.datasets.types import Dataset, VideoItem
 from ucofia.errors import AnnotationError
 
 
@@ -50,14 +50,11 @@ def load(folder: Path) -> tuple[Dataset, FeatureFrames]:
     splits = []
     for name in ("train", "val", "test"):
         listed = find_file(folder, f"{name}_list.txt")
-        own = read_list(listed)
-        strangers = [id for id in own if id not in known]
-        if strangers:
-            raise AnnotationError(
-                str(listed), f"{len(strangers)} ids are not in ids.txt, such as {strangers[0]!r}"
-            )
-        items = [VideoItem(id) for id in own]
-        splits.append(split_from_captions(name, items, captions_of(str(listed), own, captions)))
+        unknown = [id for id in read_list(listed) if id not in known]
+        if unknown:
+            problem = f"{len(unknown)} ids are not in ids.txt, such as {unknown[0]!r}"
+            raise AnnotationError(str(listed), problem)
+        splits.append(listed_split(name, folder, captions, VideoItem))
     train, val, test = splits
     return Dataset(folder.name, train, val, test), frames
 

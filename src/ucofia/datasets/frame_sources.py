@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Num
 from numpy.typing import NDArray
 
@@ -85,13 +84,7 @@ def pad_videos(videos: Sequence[Frames], *, frames: int) -> VideoBatch:
 
     A longer video gives `frames` of its frames, evenly spread, its first and last among them.
     """
-    kept = [fit_frames(video, frames) for video in videos]
-    pixels = np.zeros((len(kept), frames, *kept[0].shape[1:]), dtype=kept[0].dtype)
-    mask = np.zeros((len(kept), frames), dtype=bool)
-    for row, video in enumerate(kept):
-        pixels[row, : len(video)] = video
-        mask[row, : len(video)] = True
-    return VideoBatch(torch.from_numpy(pixels), torch.from_numpy(mask))
+    return VideoBatch.padded([fit_frames(video, frames) for video in videos], frames=frames)
 
 
 def fit_frames(video: Frames, frames: int) -> Frames:

@@ -12,12 +12,11 @@ from ucofia.datasets.annotations import (
     find_videos,
     has_file,
     read_json,
-    read_list,
     read_plain_pickle,
     require_captions,
 )
-from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes
-from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
+from ucofia.datasets.splits import PublishedCounts, count_notes, listed_split
+from ucofia.datasets.types import Dataset, VideoItem
 from ucofia.errors import AnnotationError
 
 PUBLISHED = {
@@ -31,13 +30,10 @@ def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     captions = read_captions(folder)
     videos = find_videos(folder)
-    splits = []
-    for name in ("train", "val", "test"):
-        path = find_file(folder, f"{name}_list.txt")
-        ids = read_list(path)
-        items = [VideoItem(id, videos.path(id)) for id in ids]
-        splits.append(split_from_captions(name, items, captions_of(str(path), ids, captions)))
-    train, val, test = splits
+    train, val, test = splits = [
+        listed_split(name, folder, captions, lambda id: VideoItem(id, videos.path(id)))
+        for name in ("train", "val", "test")
+    ]
     return Dataset("msvd", train, val, test, count_notes(splits, PUBLISHED))
 
 

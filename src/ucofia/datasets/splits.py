@@ -1,10 +1,12 @@
 """What several data sets share: published counts, held-out validation, videos that are missing."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ucofia.datasets.types import Dataset, Split
+from ucofia.datasets.annotations import find_file, read_list
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.errors import AnnotationError
 
 
@@ -35,7 +37,7 @@ def count_notes(
 def hold_out(
     train: Split, *, videos: int, seed: int, one_caption: bool = False
 ) -> tuple[Split, Split, str]:
-    """Take a validation part out of train, by a hash of seed and id: no list order matters.
+    """Hold out a validation part of train, by a hash of seed and id: list order does not matter.
 
     `one_caption` keeps the first caption of each, for data sets that are tested one to one.
     """
@@ -69,6 +71,19 @@ def captions_of(
         if not all(isinstance(caption, str) for caption in captions[id]):
             raise AnnotationError(where, f"a caption of {id!r} is not a text")
     return [captions[id] for id in ids]
+
+
+def listed_split(
+    name: str,
+    folder: Path,
+    captions: Mapping[str, Sequence[str]],
+    item: Callable[[str], VideoItem],
+) -> Split:
+    """Read the ids of `<name>_list.txt` as a split, each with its captions."""
+    path = find_file(folder, f"{name}_list.txt")
+    ids = read_list(path)
+    own = captions_of(str(path), ids, captions)
+    return split_from_captions(name, [item(id) for id in ids], own)
 
 
 def keep_videos(dataset: Dataset, ids: Collection[str]) -> Dataset:

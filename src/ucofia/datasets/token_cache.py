@@ -25,15 +25,18 @@ import torch
 
 from ucofia.atomic import write_atomic
 from ucofia.config import ModelConfig
-from ucofia.datasets.frame_cache import CachedVideo, CacheFailure, CacheSettings, stored_videos
-from ucofia.datasets.frame_cache_writer import (
+from ucofia.datasets.frame_cache import (
+    CachedVideo,
+    CacheFailure,
     CacheReport,
+    CacheSettings,
     ShardWriter,
     clip_of,
     decoded,
     is_fresh,
     list_failed,
     remove_orphans,
+    stored_videos,
 )
 from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem

@@ -12,11 +12,10 @@ from ucofia.datasets.annotations import (
     find_videos,
     has_file,
     read_json,
-    read_list,
     require_captions,
 )
-from ucofia.datasets.splits import PublishedCounts, captions_of, count_notes, hold_out
-from ucofia.datasets.types import Dataset, VideoItem, split_from_captions
+from ucofia.datasets.splits import PublishedCounts, count_notes, hold_out, listed_split
+from ucofia.datasets.types import Dataset, VideoItem
 
 PUBLISHED = {
     "train": PublishedCounts(25_991, 259_910),
@@ -31,14 +30,12 @@ def load(folder: Path, *, seed: int = 0) -> Dataset:
     path = find_file(folder, "ref_captions.json")
     captions = require_captions(path, read_json(path))
     videos = find_videos(folder)
-    splits = {}
-    for name in ("train", "val", "test"):
-        if name == "val" and not has_file(folder, "val_list.txt"):
-            continue
-        path = find_file(folder, f"{name}_list.txt")
-        ids = read_list(path)
-        items = [VideoItem(id, videos.path(id)) for id in ids]
-        splits[name] = split_from_captions(name, items, captions_of(str(path), ids, captions))
+    has_val = has_file(folder, "val_list.txt")
+    splits = {
+        name: listed_split(name, folder, captions, lambda id: VideoItem(id, videos.path(id)))
+        for name in ("train", "val", "test")
+        if name != "val" or has_val
+    }
     notes = count_notes(list(splits.values()), PUBLISHED)
     train, val = splits["train"], splits.get("val")
     if val is None:

@@ -92,4 +92,4 @@ class ProjectedBackbone(Protocol):
         """Return the tower's own tokens of every frame, the frame token first."""
 
     def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:
-        """Take tokens of the tower into the joint space."""
+        """Project tokens of the tower into the joint space."""

@@ -4,14 +4,13 @@ Parts have the names of transformers' `BertModel`, whose weights load as they ar
 nobody asks is left out. Tests compare it with the library's own output.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import gelu
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import gelu, scaled_dot_product_attention as attend
 
 MODEL_TYPE = "bert"
 UNUSED = ("pooler.", "embeddings.position_ids")  # of a published file
@@ -30,16 +29,6 @@ class BertConfig:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     model_type: str = MODEL_TYPE
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "BertConfig":
-        """Take from a config.json what shapes the encoder."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
-    def to_values(self) -> dict[str, Any]:
-        """Return the shape as JSON values."""
-        return asdict(self)
 
 
 def is_plain(values: dict[str, Any]) -> bool:

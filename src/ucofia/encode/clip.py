@@ -1,4 +1,4 @@
-"""CLIP as a backbone, for every `CLIPModel` configuration.
+"""CLIP and MetaCLIP 2 as backbones, for every `CLIPModel` and `MetaClip2Model` configuration.
 
 CLIP itself keeps one token of each tower. Here all of them go through the final norm and the
 projection, so that words and patches live in the same space as sentences and frames.
@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import CLIPConfig, CLIPModel
+from transformers import CLIPConfig, CLIPModel, MetaClip2Config, MetaClip2Model
 
+from ucofia.config import of_known
 from ucofia.encode import hub, tokenizer
 from ucofia.encode.clip_text import ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD
-from ucofia.encode.vision_blocks import run_blocks, unpacked
+from ucofia.encode.fast_tokenizer import FastTokenizer
+from ucofia.encode.token_shift import run_blocks, unpacked
 from ucofia.errors import CheckpointError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -118,7 +120,7 @@ class ClipBackbone(nn.Module):
     def text_tower(self) -> ClipText:
         """Return a copy of the text tower that needs no model library."""
         values = {**self.config.text_config.to_dict(), "projection_dim": self.width}
-        tower = ClipText(ClipTextConfig.from_values(values))
+        tower = ClipText(of_known(ClipTextConfig, values))
         parts = {"text_model.": self.text, "text_projection.": self.text_projection}
         state = {
             prefix + name: tensor
@@ -150,3 +152,15 @@ class ClipBackbone(nn.Module):
                 for name, tensor in parts.items():
                     start[f"blocks.{index}.{name}.{kind}"] = tensor.detach().clone()
         return start
+
+
+class MetaClip2Backbone(hub.HubTowers, ClipBackbone):
+    """CLIP's towers with a vocabulary of many languages, which comes with the weights."""
+
+    family = "metaclip2"
+    model_class: Any = MetaClip2Model
+    config_class: Any = MetaClip2Config
+
+    def __init__(self, config: Any, tokenizer: FastTokenizer, towers: Any = None) -> None:
+        super().__init__(config, towers)
+        self.tokenizer = tokenizer

@@ -7,7 +7,7 @@ no model library.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -36,16 +36,6 @@ class ClipTextConfig:
     layer_norm_eps: float = 1e-5
     model_type: str = MODEL_TYPE
 
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "ClipTextConfig":
-        """Take from a config.json what shapes the tower."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
-    def to_values(self) -> dict[str, Any]:
-        """Return the shape as JSON values."""
-        return asdict(self)
-
 
 class ClipText(nn.Module):
     """Texts to vectors of CLIP's joint space; the sentence is the end token's."""
@@ -59,7 +49,7 @@ class ClipText(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the tower without weights."""
-        return self.config.to_values()
+        return asdict(self.config)
 
     def assets(self) -> dict[str, str]:
         """Return the text files that belong beside the weights: none, the vocabulary ships."""

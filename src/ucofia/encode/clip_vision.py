@@ -6,14 +6,12 @@ processor, `int8` computes it with cheaper products.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, normalize
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import gelu, normalize, scaled_dot_product_attention as attend
 
 from ucofia.encode import int8
 from ucofia.errors import SettingError
@@ -50,16 +48,6 @@ class ClipVisionConfig:
         if self.hidden_act not in ACTIVATIONS:
             rule = f"a CLIP vision tower uses one of {', '.join(ACTIVATIONS)}"
             raise SettingError("hidden_act", self.hidden_act, rule)
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> "ClipVisionConfig":
-        """Take from a config.json what shapes the tower."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
-    def to_values(self) -> dict[str, Any]:
-        """Return the shape as JSON values."""
-        return asdict(self)
 
 
 class ClipVision(nn.Module):
@@ -147,7 +135,7 @@ class ClipBlock(nn.Module):
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, wide), "fc2": nn.Linear(wide, width)})
 
     def forward(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
-        """Let tokens look at one another, then change each one."""
+        """Apply self-attention, then the MLP."""
         y, own, shape = self.layer_norm1(x), self.self_attn, (*x.shape[:2], self.heads, -1)
         query, key, value = (
             own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")

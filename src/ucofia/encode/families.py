@@ -23,9 +23,9 @@ _HOMES = {
     "clip-vip": "ucofia.encode.clip_vip:ClipVipBackbone",
     "features": "ucofia.encode.precomputed:FeaturesBackbone",
     "joined": "ucofia.encode.joined:JoinedBackbone",
-    "metaclip2": "ucofia.encode.metaclip2:MetaClip2Backbone",
+    "metaclip2": "ucofia.encode.clip:MetaClip2Backbone",
     "siglip": "ucofia.encode.siglip:SiglipBackbone",
-    "siglip2": "ucofia.encode.siglip2:Siglip2Backbone",
+    "siglip2": "ucofia.encode.siglip:Siglip2Backbone",
     "tipsv2": "ucofia.encode.tipsv2:Tipsv2Backbone",
 }
 # transformers' `model_type` -> family

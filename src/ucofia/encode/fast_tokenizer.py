@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from tokenizers import Encoding, Tokenizer
 
 from ucofia.errors import CheckpointError, SettingError
@@ -74,13 +73,9 @@ class FastTokenizer:
             raise SettingError("words", length, rule)
         encoded = self._tokenizer.encode_batch(list(texts))
         rows = [_kept(item.ids, _ends(item), length) for item in encoded]
-        width = length if pad_to_length else max(map(len, rows), default=0)
-        ids = torch.full((len(rows), width), self.padding.id, dtype=torch.long)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-            mask[i, : len(row)] = True
-        return TextBatch(ids, mask), [i for i, item in enumerate(encoded) if len(item) > length]
+        width = length if pad_to_length else None
+        batch = TextBatch.padded(rows, pad_id=self.padding.id, width=width)
+        return batch, [row for row, item in enumerate(encoded) if len(item) > length]
 
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""

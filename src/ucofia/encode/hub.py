@@ -84,11 +84,11 @@ def _quiet(name: str) -> Iterator[None]:
     except CheckpointMismatchError:
         raise
     except Exception as error:  # transformers raises what its parsers raise on a damaged file
-        said = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])[:300]
-        problem = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])[:300]
+        problem = f"{type(error).__name__}: {message}" if message else type(error).__name__
         if Path(name).is_dir():
             raise CheckpointError(name, f"transformers cannot read it ({problem})") from error
-        raise HubError(name, said or problem) from error
+        raise HubError(name, message or problem) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, pad, silu
-from torch.nn.functional import scaled_dot_product_attention as attend
+from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention as attend, silu
 
 from ucofia.encode.lora import is_adapted
 

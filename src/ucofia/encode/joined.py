@@ -9,6 +9,7 @@ one, learns to use eyes that exist already.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,10 +18,11 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT
-from ucofia.encode.clip_text import ClipText, ClipTextConfig
+from ucofia.config import of_known
+from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT, ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
 from ucofia.encode.sentence_encoder import SentenceTower
+from ucofia.encode.token_shift import unpacked
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -95,17 +97,17 @@ class JoinedBackbone(nn.Module):
         """Build the towers from plain values, with fresh weights."""
         text: TextTower
         if values["text"].get("model_type") == CLIP_TEXT:
-            text = ClipText(ClipTextConfig.from_values(values["text"]))
+            text = ClipText(of_known(ClipTextConfig, values["text"]))
         else:
             text = SentenceTower.from_description(values["text"], folder)
-        vision = ClipVisionConfig.from_values(values["vision"])
+        vision = of_known(ClipVisionConfig, values["vision"])
         return cls(vision, text, width=values["width"], stop_words=values["stop_words"])
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""
         return {
             "family": FAMILY,
-            "vision": self.vision.config.to_values(),
+            "vision": asdict(self.vision.config),
             "text": self.text.describe(),
             "width": None if self.frame_projection is None else self.width,
             "stop_words": sorted(self.stop_words),
@@ -152,10 +154,7 @@ class JoinedBackbone(nn.Module):
         if shifted_blocks:
             rule = "a joined backbone's tower was not trained with token shift"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)
-        tokens = self.project_tokens(self.vision_tokens(pixels[mask]))
-        padded = tokens.new_zeros(*mask.shape, *tokens.shape[1:])
-        padded[mask] = tokens
-        return padded
+        return unpacked(self.project_tokens(self.vision_tokens(pixels[mask])), mask)
 
     def vision_tokens(self, pixels: Num[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
         """Encode all tokens of every frame in the vision tower's own space."""
@@ -163,7 +162,7 @@ class JoinedBackbone(nn.Module):
         return tokens
 
     def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:
-        """Take tokens of the vision tower into the joint space."""
+        """Project tokens of the vision tower into the joint space."""
         if self.frame_projection is None:
             return tokens
         return normalize(self.frame_projection(tokens), dim=-1)

@@ -70,7 +70,7 @@ def inject(
 
 
 def remove(backbone: nn.Module) -> None:
-    """Take the matrices away; the towers are then what they were before."""
+    """Remove the matrices; the towers are then what they were before."""
     for name, layer in list(backbone.named_modules()):
         if is_adapted(layer):
             parent, _, own = name.rpartition(".")
@@ -78,7 +78,7 @@ def remove(backbone: nn.Module) -> None:
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Tell a layer with matrices beside it from a plain one."""
+    """Return whether a layer has low-rank matrices beside it."""
     return hasattr(module, "base_layer")
 
 
@@ -115,7 +115,7 @@ def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def applied(
     plain: Mapping[str, Tensor], trained: Mapping[str, Tensor], source: str
 ) -> dict[str, Tensor]:
-    """Put what was trained into the state of a plain model; misfits are one error, with all."""
+    """Add what was trained to the state of a plain model; one error lists all misfits."""
     state, misshapen, unexpected = dict(plain), [], []
     for name, tensor in trained.items():
         layer, _, kind = name.partition(".lora_")

@@ -80,7 +80,7 @@ def gather_patches(
 
 
 def is_near(tokens: Float[Tensor, "*b n d"], *, count: int) -> Bool[Tensor, "*b n"]:
-    """Tell which tokens `nearest_patches` keeps."""
+    """Return the mask of tokens that `nearest_patches` keeps."""
     near = nearness(tokens)
     chosen = top_patches(near[..., 1:], k=count) + 1
     kept = torch.zeros_like(near, dtype=torch.bool).scatter_(-1, chosen, value=True)

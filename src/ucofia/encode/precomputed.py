@@ -6,7 +6,7 @@ linear map into the space of the text tower. Features as wide as that space are 
 already: their map starts at the identity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
+
+EncodeText = Callable[[TextBatch], tuple[Tensor, Tensor]]  # words and sentences
 
 CLIP_LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
 
@@ -40,7 +41,7 @@ class FeaturesBackbone(nn.Module):
             nn.init.eye_(self.frame_map.weight)
         # What all sentences share says nothing about any of them; subtracted where it is known.
         self.register_buffer("text_centre", torch.zeros(text.width))
-        self.text_cache: TextCache | None = None  # spares a frozen tower every question
+        self.encode_text: EncodeText = text.encode_words  # a cache may stand in for it
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
         self.logit_scale = CLIP_LOGIT_SCALE
@@ -77,8 +78,7 @@ class FeaturesBackbone(nn.Module):
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
         """Return the features of every token, and of the whole sentence, less the centre."""
-        ask = self.text_cache or self.text.encode_words
-        words, sentence = ask(batch)
+        words, sentence = self.encode_text(batch)
         return words - self.text_centre, sentence - self.text_centre
 
     def encode_frames(

@@ -7,6 +7,7 @@ library, which takes seconds to import, is not needed.
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ucofia.config import of_known
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
 from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, read_tokenizer
-from ucofia.errors import HubError
+from ucofia.errors import HubError, first_line
 from ucofia.types import TextBatch
 
 
@@ -42,7 +44,7 @@ class SentenceTower(nn.Module):
         try:
             encoder = _pretrained_encoder(folder)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise HubError(str(folder), str(error).strip().splitlines()[0]) from error
+            raise HubError(str(folder), first_line(error)) from error
         tower = cls(encoder.config, (folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
         tower.encoder = encoder
         return tower
@@ -52,7 +54,7 @@ class SentenceTower(nn.Module):
         """Build the tower from plain values and the tokenizer of a folder, with fresh weights."""
         tokenizer = read_tokenizer(folder)
         if is_plain(values):
-            return cls(BertConfig.from_values(values), tokenizer)
+            return cls(of_known(BertConfig, values), tokenizer)
         from transformers import AutoConfig
 
         settings = dict(values)
@@ -61,7 +63,7 @@ class SentenceTower(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the encoder without weights."""
         if isinstance(self.config, BertConfig):
-            return self.config.to_values()
+            return asdict(self.config)
         described: dict[str, Any] = self.config.to_diff_dict()
         return described
 
@@ -106,7 +108,7 @@ def _pretrained_encoder(folder: Path) -> Any:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights = folder / "model.safetensors"
     if is_plain(values) and weights.is_file():
-        encoder = Bert(BertConfig.from_values(values))
+        encoder = Bert(of_known(BertConfig, values))
         state = {name.removeprefix("bert."): tensor for name, tensor in load_file(weights).items()}
         kept = {name: t.float() for name, t in state.items() if not name.startswith(UNUSED)}
         encoder.load_state_dict(kept)

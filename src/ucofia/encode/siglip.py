@@ -1,4 +1,4 @@
-"""SigLIP as a backbone, for every `SiglipModel` configuration.
+"""SigLIP and SigLIP 2 as backbones, for every `SiglipModel` and `Siglip2Model` configuration.
 
 No token stands for the frame: a learned probe attends to all patches, and what it sees passes a
 small network. A patch is what the probe would see if that patch were the whole picture. Texts
@@ -6,17 +6,18 @@ always have the same length, padding takes part, and the sentence is the last po
 trained through a sigmoid, so that there is a bias beside the scale.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import SiglipConfig, SiglipModel
+from transformers import Siglip2Config, Siglip2Model, SiglipConfig, SiglipModel
 
 from ucofia.encode.fast_tokenizer import FastTokenizer
 from ucofia.encode.hub import HubTowers
-from ucofia.encode.vision_blocks import run_blocks, unpacked
+from ucofia.encode.token_shift import run_blocks, unpacked
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
@@ -100,4 +101,31 @@ class SiglipBackbone(HubTowers, nn.Module):
     def embedded(self, pixels: Float[Tensor, "r c h x"]) -> Float[Tensor, "r n d"]:
         """Turn pixels into the tokens that the first block reads."""
         tokens: Tensor = self.vision.embeddings(pixels)
+        return tokens
+
+
+class Siglip2Backbone(SiglipBackbone):
+    """SigLIP 2 with its native resolution (NaFlex): pictures are rows of patches of any grid.
+
+    Frames here are square, with the grid that the positions were stored for. Published SigLIP 2
+    weights of a fixed resolution are plain `SiglipModel`s.
+    """
+
+    family = "siglip2"
+    model_class: Any = Siglip2Model
+    config_class: Any = Siglip2Config
+
+    def side(self) -> int:
+        """Return the side of a frame in pixels: as many patches as there are positions."""
+        vision = self.config.vision_config
+        return math.isqrt(vision.num_patches) * int(vision.patch_size)
+
+    def embedded(self, pixels: Float[Tensor, "r c h x"]) -> Float[Tensor, "r n d"]:
+        """Cut pictures into patches, colours last, and embed them."""
+        patch = int(self.config.vision_config.patch_size)
+        grid = pixels.shape[-1] // patch
+        cut = pixels.reshape(*pixels.shape[:2], grid, patch, grid, patch)
+        rows = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        shapes = torch.full((len(pixels), 2), grid, device=pixels.device)
+        tokens: Tensor = self.vision.embeddings(rows, shapes)
         return tokens

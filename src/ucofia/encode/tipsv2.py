@@ -17,7 +17,7 @@ from transformers import Tipsv2Config, Tipsv2Model
 
 from ucofia.encode.fast_tokenizer import FastTokenizer
 from ucofia.encode.hub import HubTowers
-from ucofia.encode.vision_blocks import shift_packed, shifted_of, unpacked
+from ucofia.encode.token_shift import shift_packed, shifted_of, unpacked
 from ucofia.types import PixelSpec, TextBatch
 
 MEAN, STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)  # pixels between 0 and 1, as they are

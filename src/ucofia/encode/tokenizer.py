@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 
 import ftfy
-import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from ucofia.types import TextBatch
@@ -67,16 +66,11 @@ def tokenize(
     """
     tokenizer = _tokenizer()
     start, end = tokenizer.token_to_id(START), tokenizer.token_to_id(END)
+    assert start is not None and end is not None
     encoded = [item.ids for item in tokenizer.encode_batch([clean(text) for text in texts])]
     cut = [row for row, ids in enumerate(encoded) if len(ids) + 2 > length]
     rows = [[start, *ids[: length - 2], end] for ids in encoded]
-    width = length if pad_to_length else max((len(row) for row in rows), default=0)
-    ids = torch.full((len(rows), width), PAD_ID)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = True
-    return TextBatch(ids, mask), cut
+    return TextBatch.padded(rows, pad_id=PAD_ID, width=length if pad_to_length else None), cut
 
 
 def words(text: str, *, length: int) -> list[str]:

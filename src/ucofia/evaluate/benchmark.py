@@ -39,8 +39,8 @@ from ucofia.evaluate.matrix_report import (
 )
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
+from ucofia.progress import Stopwatch
 from ucofia.similarity.stream import Stepper
-from ucofia.stopwatch import Stopwatch
 from ucofia.types import Progress
 
 
@@ -241,7 +241,7 @@ def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]
 
 
 def _bank(split: Split, options: EvaluateOptions) -> BankOfSplit:
-    """Take texts and videos, each evenly spread over the split."""
+    """Sample texts and videos, each evenly spread over the split."""
     limit, available = options.bank_limit, options.available
     texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
     chosen = _spread(len(split.videos), limit)

@@ -14,15 +14,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ucofia import scratch_array
 from ucofia.datasets.dataloader import video_batches
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Split
 from ucofia.errors import SettingError, TextCutWarning
-from ucofia.index.search.scoring import queries
-from ucofia.index.search.scoring import score as search_scores
+from ucofia.index.search.scoring import queries, score as search_scores
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
+from ucofia.scratch import scratch_array
 from ucofia.similarity.stream import Stepper, stepper
 from ucofia.types import Progress, VideoFeatures
 
@@ -110,9 +109,7 @@ def gallery(
         rows += some.rows
         if progress:
             progress(f"encoding videos of {split.name}", len(rows), share)
-    names = VideoFeatures.__dataclass_fields__
-    whole = VideoFeatures(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
-    return in_memory(whole, names=[split.videos[row].id for row in rows])
+    return in_memory(VideoFeatures.cat(parts), names=[split.videos[row].id for row in rows])
 
 
 def level_scores(
@@ -126,7 +123,7 @@ def level_scores(
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level, in blocks."""
     shape = (len(texts), len(collection))
-    found = {level: scratch_array.empty(shape, np.float32) for level in model.levels()}
+    found = {level: scratch_array(shape, np.float32) for level in model.levels()}
     done = 0
     for text in model.encode_texts(texts):
         between()

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from ucofia import scratch_array
 from ucofia.errors import MatrixError
+from ucofia.scratch import scratch_array
 
 ONLY_LEVEL = "total"
 AVERAGED_ENTRIES = 2**22  # averaged at a time
@@ -90,7 +90,7 @@ def mean_level(
         return matrices[0]
     shares = [(weights or {}).get(name, 1.0) for name in levels]
     rows, columns = matrices[0].shape
-    mean = scratch_array.empty((rows, columns), np.float64)
+    mean = scratch_array((rows, columns), np.float64)
     step = max(1, AVERAGED_ENTRIES // max(1, columns))
     for start in range(0, rows, step):
         part = slice(start, start + step)

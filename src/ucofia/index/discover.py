@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
-from ucofia.index.storage.location import place_of
+from ucofia.index.storage.location import absolute_path
 from ucofia.video.limits import require_file
 
 VIDEO_SUFFIXES = frozenset(
@@ -48,7 +48,7 @@ def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
     """
     seen: set[str] = set()
     for path in paths:
-        place = place_of(path)
+        place = absolute_path(path)
         if os.path.isdir(place):
             found: Iterable[str] = _videos_below(place)
         elif os.path.lexists(place):
@@ -85,12 +85,12 @@ def has_changed(file: FoundFile) -> bool:
 
 
 def is_wanted(path: str) -> bool:
-    """Tell by its suffix whether a file in a folder is a video or a picture."""
+    """Return whether, by its suffix, a file in a folder is a video or a picture."""
     return os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES | INDEXED_PICTURE_SUFFIXES
 
 
-def is_gone_for_good(path: str) -> bool:
-    """Tell whether a file that is not there was deleted, as far as can be told.
+def is_deleted(path: str) -> bool:
+    """Return whether a file that is not there was deleted, as far as can be told.
 
     A disk that is not connected leaves an empty folder behind, or none at all below where disks
     are mounted; then nothing is known about its files.

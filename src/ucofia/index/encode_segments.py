@@ -1,4 +1,4 @@
-"""From decoded clips to rows of an index: one pass of the model, and what a person wants to see.
+"""Encode decoded clips into rows of an index: vectors, chosen patches, thumbnails.
 
 Besides the vectors a row keeps which patches were chosen and small pictures of the frames, so
 that an explanation needs neither the file nor a second pass.
@@ -29,37 +29,31 @@ THUMBNAIL_QUALITY = 75
 
 
 def pixel_spec(model: Model) -> PixelSpec:
-    """Say how the model wants its frames; a model of ready features cannot look at files."""
+    """Return the crop that a model takes; a model of precomputed features has none."""
     if model.pixels is None:
         raise SettingError("model", "features", "it takes ready features and cannot see videos")
     return model.pixels
 
 
 def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:
-    """Put the crops of some clips side by side, padded to `frames`."""
-    first = clips[0].crops
-    pixels = np.zeros((len(clips), frames, *first.shape[1:]), dtype=np.uint8)
-    mask = np.zeros((len(clips), frames), dtype=bool)
-    for row, clip in enumerate(clips):
-        pixels[row, : len(clip.crops)] = clip.crops
-        mask[row, : len(clip.crops)] = True
-    return VideoBatch(torch.from_numpy(pixels), torch.from_numpy(mask))
+    """Stack the crops of some clips, padded to `frames`."""
+    return VideoBatch.padded([clip.crops for clip in clips], frames=frames)
 
 
-def alike(crops: UInt8[Array, "f 3 h x"]) -> list[int]:
-    """Name for every frame the first one of its segment that shows the same.
+def first_duplicates(crops: UInt8[Array, "f 3 h x"]) -> list[int]:
+    """For every frame, the number of the first frame of its segment that it duplicates.
 
-    A frame is compared with those that stand for others, never with one that another stands for:
-    what changes slowly is looked at again once it has changed too much.
+    A frame is compared only with frames that are encoded themselves, so that a slow change is
+    encoded again once it has become too large.
     """
     found: list[int] = []
     for frame in crops:
-        same = (first for first in dict.fromkeys(found) if _shows_the_same(crops[first], frame))
+        same = (first for first in dict.fromkeys(found) if _is_duplicate(crops[first], frame))
         found.append(next(same, len(found)))
     return found
 
 
-def _shows_the_same(one: UInt8[Array, "3 h x"], other: UInt8[Array, "3 h x"]) -> bool:
+def _is_duplicate(one: UInt8[Array, "3 h x"], other: UInt8[Array, "3 h x"]) -> bool:
     difference = np.maximum(one, other) - np.minimum(one, other)  # never leaves bytes
     sums, sides = np.add.reduce(difference, 0, dtype=np.uint16), []
     for axis, length in enumerate(sums.shape):
@@ -72,7 +66,7 @@ def _shows_the_same(one: UInt8[Array, "3 h x"], other: UInt8[Array, "3 h x"]) ->
 def features(model: Model, clips: Sequence[Clip]) -> VideoFeatures:
     """Encode clips as the index does, but on the model's device and in full precision."""
     with torch.inference_mode():
-        batch = _once_each(model, batch_of(clips, frames=model.config.frames))
+        batch = _distinct_frames(model, batch_of(clips, frames=model.config.frames))
         return model.encode_video(batch)
 
 
@@ -82,7 +76,7 @@ def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array, int]:
     Frames of a video that show the same pass the tower once.
     """
     with torch.inference_mode():
-        found, saliency = model.encode_with_saliency(_once_each(model, batch))
+        found, saliency = model.encode_with_saliency(_distinct_frames(model, batch))
     found = found.to("cpu")
     if saliency is None:
         return found, np.zeros((*batch.mask.shape, 0), dtype=np.int16), 0
@@ -90,20 +84,20 @@ def encode(model: Model, batch: VideoBatch) -> tuple[VideoFeatures, Array, int]:
     return found, chosen.cpu().numpy().astype(np.int16), saliency.shape[-1] - 1
 
 
-def _once_each(model: Model, batch: VideoBatch) -> VideoBatch:
-    """Put tokens in the place of frames, those of frames that show the same from one pass.
+def _distinct_frames(model: Model, batch: VideoBatch) -> VideoBatch:
+    """Replace frames by their tokens; duplicates of a frame share one pass of the tower.
 
-    A tower that looks at frames together gets them all.
+    A tower that encodes frames jointly gets them all.
     """
     if not model.is_framewise:
         return batch.to(model.device)
-    first = torch.tensor([alike(crops) for crops in batch.pixels.numpy()])
-    looked_at = first == torch.arange(first.shape[1])
-    if model.config.masked:  # else padding takes part, and is looked at
-        looked_at &= batch.mask
-    seen = model.vision_tokens(batch.pixels[looked_at])
-    tokens = seen.new_zeros(*looked_at.shape, *seen.shape[1:])
-    tokens[looked_at.to(model.device)] = seen
+    first = torch.tensor([first_duplicates(crops) for crops in batch.pixels.numpy()])
+    is_encoded = first == torch.arange(first.shape[1])
+    if model.config.masked:  # else padding takes part, and is encoded
+        is_encoded &= batch.mask
+    encoded = model.vision_tokens(batch.pixels[is_encoded])
+    tokens = encoded.new_zeros(*is_encoded.shape, *encoded.shape[1:])
+    tokens[is_encoded.to(model.device)] = encoded
     place = first.to(model.device)[:, :, None, None].expand_as(tokens)
     return VideoBatch(tokens.gather(1, place), batch.mask.to(model.device))
 

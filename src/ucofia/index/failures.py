@@ -54,7 +54,7 @@ class KnownFailure:
         return cls(file.path, file.size_bytes, file.mtime_ns, kind, error.reason)
 
     def still_holds(self, file: FoundFile, *, retry: bool) -> bool:
-        """Tell whether to skip the file: unchanged, and its failure is not tried again."""
+        """Return whether to skip the file: unchanged, and its failure is not tried again."""
         is_same = (self.size_bytes, self.mtime_ns) == (file.size_bytes, file.mtime_ns)
         return is_same and self.error not in (_PASSING if retry else _CHEAP)
 
@@ -77,5 +77,5 @@ def remember(store: Store, failures: Iterable[KnownFailure]) -> None:
 
 
 def forget(store: Store, paths: Iterable[str]) -> None:
-    """Take files out that are fine now, or gone."""
+    """Remove files that can be used now, or are gone."""
     store.forget_small(_TABLE, "path", sorted(paths))

@@ -18,15 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
-from ucofia.index import discover, failures
-from ucofia.index import encode_segments as encode
-from ucofia.index.discover import FoundFile, is_gone_for_good
+from ucofia.index import discover, encode_segments as encode, failures
+from ucofia.index.discover import FoundFile, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
-from ucofia.index.storage.location import is_below, place_of
+from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.stopwatch import Stopwatch
+from ucofia.progress import Stopwatch
 from ucofia.timecode import format_timecode
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
@@ -119,7 +118,7 @@ def add(
         run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
-    places = [place_of(path) for path in paths]
+    places = [absolute_path(path) for path in paths]
 
     def is_gone(path: str) -> bool:
         return is_below(path, places) and not os.path.lexists(path)
@@ -127,7 +126,7 @@ def add(
     failed = {failure.path for failure in run.report.failed}
     failures.forget(store, filter(is_gone, run.bad.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
-    forgotten = [path for path in gone if prune or (prune is None and is_gone_for_good(path))]
+    forgotten = [path for path in gone if prune or (prune is None and is_deleted(path))]
     if forgotten:
         store.remove(forgotten)
     run.report.removed = len(forgotten)
@@ -177,7 +176,7 @@ class _Run:
         self._committed_at = time.monotonic()
         self._done = 0
         self._within = ""  # how far the long video is that is being encoded
-        self._say()
+        self._report_progress()
 
     def requests(self) -> Iterator[DecodeRequest]:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
@@ -192,7 +191,7 @@ class _Run:
             identity = self._unknown(file, digest)
             if identity is None:
                 self._done += 1
-                self._say()
+                self._report_progress()
                 continue
             self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
             yield self._request(file.path)
@@ -203,7 +202,7 @@ class _Run:
         self.commit()
 
     def _hash_ahead(self) -> None:
-        """Let threads read the next files, so that their digests are there in time."""
+        """Hash the next files in threads, ahead of their use."""
         while self._queue and len(self._hashed) < HASHED_AHEAD:
             file = self._queue.popleft()
             is_settled = self._is_unchanged(file) or self._known_failure(file) is not None
@@ -211,14 +210,14 @@ class _Run:
             self._hashed.append((file, digest))
 
     def take(self, result: Decoded | Failed) -> None:
-        """Take one decoded file, or part of one."""
+        """Process one decoded file, or part of one."""
         path = str(result.request.path)
         if isinstance(result, Failed):
             opened = self._open.pop(path)
             self._clips = [clip for clip in self._clips if clip[0] != path]
             self._fail(opened.identity, result.error)
             self._done += 1
-            self._say()
+            self._report_progress()
             return
         opened = self._open[path]
         if not opened.clips:  # further parts would say the same again
@@ -253,7 +252,7 @@ class _Run:
                 self._keep(path, clip, row)
             for path in [path for path, opened in self._open.items() if opened.is_complete]:
                 self._close(self._open.pop(path))
-            self._say()
+            self._report_progress()
 
     def _keep(self, path: str, clip: Clip, row: SegmentRow | None) -> None:
         if row is not None:
@@ -265,7 +264,7 @@ class _Run:
         self.report.warnings.append(f"{path}, {stretch}: {trouble}")
 
     def _close(self, opened: _OpenFile) -> None:
-        """Let a complete file join the next commit."""
+        """Add a complete file to the next commit."""
         self._done += 1
         if not opened.rows:
             reason = "the model gave NaN or infinity for all of its segments"
@@ -362,7 +361,7 @@ class _Run:
         return None
 
     def _copy(self) -> None:
-        """Give files whose content is known its rows: one scan for all of them."""
+        """Copy the stored rows of files whose content is known, with one scan for all."""
         copies, self._copies, self._copied_rows = self._copies, [], 0
         rows_of = self._rows_by_hash({identity.content_hash for identity in copies})
         for identity in copies:
@@ -395,7 +394,7 @@ class _Run:
         return found
 
     def _holds(self, path: str, digest: str) -> bool:
-        """Tell whether the rows of a path are stored, and of this content, as far as is known."""
+        """Return whether the stored rows of a path are known to be of this content."""
         return self._stored.get(path) == digest
 
     def _count_copy(self, identity: FileIdentity) -> None:
@@ -428,7 +427,7 @@ class _Run:
         if failure != self.bad.get(failure.path):
             self._failures[failure.path] = failure
 
-    def _say(self) -> None:
+    def _report_progress(self) -> None:
         if self.progress is not None:
             self.progress(f"indexing{self._within}", self._done, self.total)
 

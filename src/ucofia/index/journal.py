@@ -144,7 +144,7 @@ class Journal:
             Path(lock.lock_file).unlink(missing_ok=True)
 
     def is_running(self) -> bool:
-        """Tell whether another run holds its lock file."""
+        """Return whether another run holds its lock file."""
         if is_remote(self.path):
             return False
         names = [name for name in self._names() if name.endswith(_RUN)]

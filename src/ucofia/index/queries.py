@@ -123,7 +123,7 @@ class Queries(ABC):
         )
 
     def hints(self, text: str | TextQuery) -> list[Hint]:
-        """Say what is odd about a text: how a word may be spelt, or that its language is unknown.
+        """Return hints about a text: a likely spelling, or that its language is unknown.
 
         Args:
             text: What is asked, as `search` takes it.
@@ -249,7 +249,7 @@ class Queries(ABC):
         return list(bank.texts) if bank else []
 
     def info(self) -> IndexInfo:
-        """Say what the index holds: counts, its model, failures, and whether it wants care.
+        """Return what the index holds: counts, its model, failures, whether `compact` is due.
 
         Example:
             >>> info = index.info()

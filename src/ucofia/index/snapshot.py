@@ -16,13 +16,18 @@ import numpy as np
 from ucofia.config import VideoUnit
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
-from ucofia.index.calibration.bank import Bank, Normalisation, Null, TextNormalisation
+from ucofia.index.calibration.bank import (
+    Bank,
+    Normalisation,
+    Null,
+    TextNormalisation,
+    confidence_of,
+)
 from ucofia.index.results import similar as examples
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
 from ucofia.index.results.similar import TextHit
-from ucofia.index.search import preview as previews
-from ucofia.index.search import search
+from ucofia.index.search import preview as previews, search
 from ucofia.index.search.bounds import names_of, unit_of, vectors_of
 from ucofia.index.search.combined import Part, combination
 from ucofia.index.search.min_confidence import with_min_confidence
@@ -31,7 +36,7 @@ from ucofia.index.search.scoring import Query, Ranking, queries, rank_videos
 from ucofia.index.search.search import Nearest, Recall, Searcher
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import place_of
+from ucofia.index.storage.location import absolute_path
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
@@ -76,10 +81,10 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many questions; each answer is what it gets alone, but for rounding."""
         _require_some(top)
-        asked = [TextQuery.of(text) for text in texts]
-        answers: list[list[Hit]] = [[] for _ in asked]
-        plain = [place for place, question in enumerate(asked) if question.is_plain]
-        first = [asked[place].texts[0] for place in plain]
+        questions = [TextQuery.of(text) for text in texts]
+        answers: list[list[Hit]] = [[] for _ in questions]
+        plain = [place for place, question in enumerate(questions) if question.is_plain]
+        first = [questions[place].texts[0] for place in plain]
         for normalisation, places in self._by_kind(first):
             searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
             at = iter(places)
@@ -93,7 +98,7 @@ class Snapshot:
                     answers[plain[place]] = self._hits(
                         first[place], query, chosen, normalisation, with_moments=grouped
                     )
-        for place, question in enumerate(asked):
+        for place, question in enumerate(questions):
             if not question.is_plain:
                 parts, nulls = self._parts(question, filters, exact=exact)
                 answers[place] = combined_hits(
@@ -103,12 +108,12 @@ class Snapshot:
                     self._explain,
                     top=top,
                     grouped=grouped,
-                    least=min_confidence,
+                    min_confidence=min_confidence,
                 )
         return answers
 
     def hints(self, text: str | TextQuery) -> list[Hint]:
-        """Say what is odd about a text: a spelling, or its language."""
+        """Return hints about a text: a spelling, or its language."""
         question, backbone = TextQuery.of(text), self.model.backbone
         if not any(cut_words(one, backbone) for one in question.texts):
             return []
@@ -127,7 +132,7 @@ class Snapshot:
     def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""
         _require_some(top)
-        among, place = filters.rows(self.collection), place_of(example)
+        among, place = filters.rows(self.collection), absolute_path(example)
         features = self._features(example)
         measured = self._likeness(features)
         return examples.similar(
@@ -156,9 +161,9 @@ class Snapshot:
         measured_at = (*self.version, int(self.preview is not None))  # it finds more with one
         found = search.load_recall(folder, measured_at) if folder is not None else None
         if found is None and self.bank is not None:
-            asked = self.queries(search.sampled_texts(self.bank.texts))
+            sampled = self.queries(search.sampled_texts(self.bank.texts))
             searcher = self._searcher(self.collection, Filters(), exact=True)
-            found = search.measure_recall(asked, searcher)
+            found = search.measure_recall(sampled, searcher)
             if folder is not None:
                 search.save_recall(folder, measured_at, found)
         return found
@@ -228,12 +233,12 @@ class Snapshot:
         ranking: Ranking,
         top: int,
         grouped: bool,
-        least: float | None,
+        min_confidence: float | None,
     ) -> Ranking:
         """From the best segments to what is asked for: one of each video, and sure enough."""
-        if least is not None and least > 0:
+        if min_confidence is not None and min_confidence > 0:
             return with_min_confidence(
-                searcher, query, null, top=top, grouped=grouped, least=least
+                searcher, query, null, top=top, grouped=grouped, least=min_confidence
             )
 
         def rank(wanted: int) -> Ranking:
@@ -269,9 +274,8 @@ class Snapshot:
         stored, normalisation = self._stored(row), self.normalisation.of(text)
         balanced = self._balanced(normalisation)
         found = explain(query, balanced, row, text=text, words=words, stored=stored)
-        null = normalisation.null
-        sure = null.confidence(row, found.score) if null is not None else None
-        return replace(found, confidence=sure.value if sure else None)
+        confidence, _ = confidence_of(normalisation.null, row, found.score)
+        return replace(found, confidence=confidence)
 
     def _stored(self, row: int) -> SegmentRow:
         """Read a whole row of this version, or the same row where it is now."""

@@ -280,7 +280,7 @@ def cut_words(text: str, backbone: "Backbone") -> list[str]:
 
 
 def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[Hint]:
-    """Say what is odd about the texts of a question.
+    """Return hints about the texts of a question.
 
     Args:
         question: what is asked.

@@ -179,8 +179,8 @@ def _telling(first: dict[str, np.ndarray], truth: np.ndarray) -> tuple[list[int]
     for rule, fits in rules.items():
         rows = np.flatnonzero(fits)
         if len(rows):
-            said = f"The first texts for which {rule} ({len(rows)} of {len(truth)})."
-            return rows[:3].tolist(), said if "order" not in rule else f"Texts {rule}."
+            caption = f"The first texts for which {rule} ({len(rows)} of {len(truth)})."
+            return rows[:3].tolist(), caption if "order" not in rule else f"Texts {rule}."
     raise SettingError("split", "empty", "it has no texts")
 
 

@@ -92,12 +92,9 @@ class Api:
         """Find videos with words."""
         question, filters = answers.question_of(page), answers.filters_of(page)
         args = (question, filters, page.offset, page.top, page.min_confidence)
-        known = request.headers.get("if-none-match")
-        reply = await self._ask(self.engine.search, *args, named=True, known=known)
-        headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
-        if reply.value is None:
-            return Response(status_code=304, headers=headers)
-        response.headers.update(headers)
+        reply = await self._ask_named(request, response, self.engine.search, *args)
+        if isinstance(reply, Response):
+            return reply
         return self.write.search(reply.value, page, reply.seconds, page.text, question)
 
     async def search_with(self, page: PageParams, request: Request) -> schema.SearchAnswer:
@@ -117,12 +114,9 @@ class Api:
     ) -> schema.SearchAnswer | Response:
         """Find videos like one of the index."""
         args = (video, answers.filters_of(page), page.offset, page.top)
-        known = request.headers.get("if-none-match")
-        reply = await self._ask(self.engine.similar, *args, named=True, known=known)
-        headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
-        if reply.value is None:
-            return Response(status_code=304, headers=headers)
-        response.headers.update(headers)
+        reply = await self._ask_named(request, response, self.engine.similar, *args)
+        if isinstance(reply, Response):
+            return reply
         return self.write.search(reply.value, page, reply.seconds)
 
     async def describe(
@@ -237,6 +231,18 @@ class Api:
             return Reply(value, catalogue, time.perf_counter() - began, etag)
 
         return await self.engine.ask(answered)
+
+    async def _ask_named(
+        self, request: Request, response: Response, work: Callable[..., T], *args: Any
+    ) -> Reply[T] | Response:
+        """Ask with an ETag; 304 (Not Modified) when If-None-Match names the answer."""
+        known = request.headers.get("if-none-match")
+        reply = await self._ask(work, *args, named=True, known=known)
+        headers = {"ETag": reply.etag, "Cache-Control": "private, no-cache"}
+        if reply.value is None:
+            return Response(status_code=304, headers=headers)
+        response.headers.update(headers)
+        return reply
 
     async def _clips(self, request: Request) -> list[Clip]:
         """Take the body as a picture or video, and decode it in a process that may die."""

@@ -50,7 +50,7 @@ class LimitedProtocol(H11Protocol):
             _make_room(everybody, newcomer=self)
 
     def data_received(self, data: bytes) -> None:
-        """Take some bytes; the clock of a head runs from its first byte, not from its last."""
+        """Receive bytes; the time limit of a request head starts at its first byte."""
         super().data_received(data)
         self._watch_head()
 

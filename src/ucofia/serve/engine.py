@@ -81,7 +81,7 @@ class Engine:
         return await self.executor.run(work, *args)
 
     def refresh(self) -> Catalogue:
-        """Look at the newest version; all answers are about it until the next look."""
+        """Open the newest version; it answers all queries until the next refresh."""
         held, self._view = self._view, self.handle.refresh()
         if held is None or held.catalogue is not self._view.catalogue:
             self._answers.clear()
@@ -115,7 +115,7 @@ class Engine:
         """Find videos with words."""
 
         def answer(wanted: int) -> list[Hit]:
-            return self._search(question, wanted, filters, least=min_confidence)
+            return self._search(question, wanted, filters, min_confidence=min_confidence)
 
         key = ("search", question, filters, min_confidence)
         was_cut = any(self._is_cut(text) for text in question.texts)
@@ -157,7 +157,7 @@ class Engine:
         return examples.describe(model, features, chosen, top=top, fingerprint=fingerprint)
 
     def explain(self, text: str, segment: str) -> Explanation:
-        """Say why a segment got its score, by whole words."""
+        """Explain the score of a segment, by whole words."""
         info = self.view.catalogue.segment(segment)
         why = self.handle.explain(self.view, text, info.id)
         model = self.index.model
@@ -198,7 +198,7 @@ class Engine:
         filters: Filters,
         *,
         grouped: bool = True,
-        least: float | None = None,
+        min_confidence: float | None = None,
     ) -> list[Hit]:
         (hits,) = self.snapshot.search_many(
             [text],
@@ -206,7 +206,7 @@ class Engine:
             exact=True,
             grouped=grouped,
             filters=filters,
-            min_confidence=least,
+            min_confidence=min_confidence,
         )
         return hits
 
@@ -228,7 +228,7 @@ class Engine:
         return list(found.values())
 
     def _is_cut(self, text: str) -> bool:
-        """Tell whether a text is longer than the model reads.
+        """Return whether a text is longer than the model reads.
 
         A token is at least one byte, so most texts need not be tokenised to know.
         """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ucofia.errors import RefusedError, UnreadableVideoError
 from ucofia.index.discover import FoundFile, content_hash
-from ucofia.index.storage.location import is_below, place_of
+from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.video.limits import lies_within
 
@@ -27,12 +27,12 @@ class Files:
     """Opens files of an index after checking them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
-        self.folders = tuple(place_of(folder) for folder in folders)
+        self.folders = tuple(absolute_path(folder) for folder in folders)
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def is_inside(self, path: str) -> bool:
-        """Tell whether a path leads, links resolved, to a place below one of the folders."""
+        """Return whether a path leads, links resolved, to a place below one of the folders."""
         return is_below(os.path.realpath(path), map(os.path.realpath, self.folders))
 
     def opened(self, info: SegmentInfo) -> int:
@@ -51,7 +51,7 @@ class Files:
         return handle
 
     def is_same(self, info: SegmentInfo) -> bool:
-        """Tell whether the file of a segment is there and the one that was indexed."""
+        """Return whether the file of a segment is there and the one that was indexed."""
         try:
             os.close(self.opened(info))
         except RefusedError:

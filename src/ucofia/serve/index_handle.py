@@ -21,8 +21,8 @@ from ucofia.index.index import Index
 from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.location import exists
 from ucofia.index.storage.lock import Holder, holder, is_being_written
-from ucofia.index.storage.tables import exists
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class IndexHandle:
         return EMPTY if view is None else view.catalogue
 
     def refresh(self) -> View:
-        """Look at the newest version."""
+        """Open the newest version."""
         with self._lock:
             snapshot = self._newest()
             held = self._view
@@ -90,7 +90,7 @@ class IndexHandle:
             return view.snapshot.explain(text, segment)
 
     def info(self) -> dict[str, Any]:
-        """Say what the newest version holds; what is costly to count, only now and then."""
+        """Count what the newest version holds; costly counts are cached for some seconds."""
         with self._lock:
             version, now = self.refresh().catalogue.version, time.monotonic()
             if version != self._info_version or now - self._info_at >= INFO_SECONDS:
@@ -99,7 +99,7 @@ class IndexHandle:
         return {**self._info, "is_being_written": is_being_written(self.index.path)}
 
     def writer(self) -> Holder | None:
-        """Who adds to the index now, perhaps another process, and how far it is."""
+        """The process that writes to the index now, and its progress."""
         return holder(self.index.path)
 
     def _newest(self) -> Snapshot:

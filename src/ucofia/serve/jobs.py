@@ -14,7 +14,7 @@ from ucofia.errors import RefusedError, UCoFiAError
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
-from ucofia.index.storage.location import place_of
+from ucofia.index.storage.location import absolute_path
 from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
 from ucofia.video.limits import Limits
@@ -71,7 +71,7 @@ class Jobs:
             return self.state
 
     def close(self) -> None:
-        """Ask a running job to stop, and wait until it has kept what it finished."""
+        """Stop a running job, and wait until it has committed what it finished."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -80,7 +80,7 @@ class Jobs:
         # Compared with links resolved, so that none leads out of the folders; added as it is
         # called, because that is its name when `ucofia index` adds it.
         try:
-            place = place_of(path)
+            place = absolute_path(path)
             is_inside = self._files.is_inside(place)
         except (OSError, RuntimeError, ValueError) as error:
             raise RefusedError("wrong_request", f"{path!r} cannot be a path") from error

@@ -1,4 +1,4 @@
-"""Bytes of videos that the index holds, in ranges; `files` says which may be read."""
+"""HTTP Range requests: the bytes of videos in the index; `files` says which may be read."""
 
 import asyncio
 import io
@@ -50,7 +50,7 @@ def media_type(path: str) -> str:
     return _TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
 
 
-def requested(header: str | None, size: int) -> Span | None:
+def parse_range(header: str | None, size: int) -> Span | None:
     """Read a Range header: None for the whole file, an empty span when nothing of it is there.
 
     What is not one plain range is ignored, as HTTP allows.
@@ -88,7 +88,7 @@ async def respond(request: Request, info: SegmentInfo, files: Files) -> Response
     ranged = request.headers.get("range")
     if request.headers.get("if-range", etag) != etag:
         ranged = None
-    span = requested(ranged, size)
+    span = parse_range(ranged, size)
     if span is not None and span.start >= span.stop:
         os.close(handle)
         text = f"the file has {size} bytes, and none of them were asked for"
@@ -109,7 +109,7 @@ async def respond(request: Request, info: SegmentInfo, files: Files) -> Response
 
 
 def matches(header: str | None, etag: str) -> bool:
-    """Tell whether an If-None-Match header names a version."""
+    """Return whether an If-None-Match header names a version."""
     named = {tag.strip().removeprefix("W/") for tag in (header or "").split(",")} - {""}
     return "*" in named or etag.removeprefix("W/") in named
 

@@ -166,7 +166,7 @@ def cookie_of(token: str) -> str:
 
 
 def _strip_base(scope: Scope, base: str) -> None:
-    """Take paths with the base path and without it: some proxies strip it, some do not."""
+    """Accept paths with the base path and without it: some proxies strip it, some do not."""
     if not base:
         return
     path = scope["path"]

@@ -129,7 +129,7 @@ class Thumbnails:
             self._memory_bytes -= len(oldest)
 
     def _work(self) -> None:
-        """Have one process decode what is asked for, until nothing is for a while."""
+        """Decode requested pictures in one process, until none is requested for a while."""
         current: list[_Task] = []
 
         def requests() -> Iterator[DecodeRequest]:

@@ -2,7 +2,7 @@
 
 The bytes go to a temporary file without a name of their choosing. Videos and GIFs are decoded by
 the same worker processes as the index's; still pictures by one that speaks the same protocol
-(`ucofia.video.still`). This process never parses them.
+(`ucofia.video.image_worker`). This process never parses them.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
 from ucofia.types import PixelSpec
-from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
+from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
 from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -60,7 +60,4 @@ def decode_upload(
     command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
     sampling = Sampling(frames=frames, segment="whole")
     asked = DecodeRequest(path=path, pixels=pixels, sampling=sampling)
-    result = next(decode_many([asked], limits=limits, command=command))
-    if isinstance(result, Failed):
-        raise result.error
-    return list(result.clips)
+    return list(decode_one(asked, limits=limits, command=command).clips)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ucofia import checkpoint
-from ucofia.config import ModelConfig, TrainConfig
+from ucofia.config import ModelConfig, TrainConfig, of_known
 from ucofia.datasets.feature_files import FeatureFrames
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.token_cache import TokenFrames
@@ -67,7 +67,7 @@ def add_lora(model: Model, recipe: TrainConfig, *, seed: int) -> None:
 
 
 def is_joined(backbone: str) -> bool:
-    """Tell VISION+TEXT from the name or path of one model."""
+    """Return whether a backbone is VISION+TEXT, not the name or path of one model."""
     return JOIN in backbone and not Path(backbone).expanduser().exists()
 
 
@@ -136,7 +136,7 @@ def _vision_of(name: str) -> ClipVision:
         }
     else:
         raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
-    tower = ClipVision(ClipVisionConfig.from_values(values))
+    tower = ClipVision(of_known(ClipVisionConfig, values))
     tower.load_state_dict(state)
     return tower
 

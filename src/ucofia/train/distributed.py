@@ -36,16 +36,16 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and speaks to people."""
+        """Whether this is rank 0, which writes files, logs and reports progress."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Go on when all processes have come here."""
+        """Wait for all processes (barrier)."""
         if self.ranks > 1:
             dist.barrier()
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Tell all processes whether one of them says yes."""
+        """Return, in every process, whether the flag is set in any of them."""
         if self.ranks == 1:
             return flag
         votes = torch.tensor(int(flag), device=device)

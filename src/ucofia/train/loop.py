@@ -108,17 +108,17 @@ def train(
         if settings.recompute:
             checkpoint_blocks(model)
         broadcast_weights(model, world)
-        told = list(trackers)
+        all_trackers = list(trackers)
         if world.is_first:
-            told += open_trackers(settings.track, out, about)
-        run = _Run(model, data, folder, settings, world, progress, stop, told)
+            all_trackers += open_trackers(settings.track, out, about)
+        run = _Run(model, data, folder, settings, world, progress, stop, all_trackers)
         try:
             run.resume()
             while run.validated < settings.recipe.epochs:
                 run.epoch(run.validated)
             return run.finish()
         finally:
-            for tracker in told:
+            for tracker in all_trackers:
                 tracker.close()
 
 
@@ -151,7 +151,7 @@ class _Run:
         self.scaler = GradScaler(self.model.device.type, enabled=half)
 
     def resume(self) -> None:
-        """Go back to the last checkpoint, if there is one."""
+        """Resume from the last checkpoint, if there is one."""
         counters = self.folder.load(self.model, self.optimizer)
         if counters is not None:
             self.step, self.validated = counters["step"], counters["validated"]
@@ -241,7 +241,7 @@ class _Run:
         self.scaler.update()
         optim.clamp_logit_scale(self.model)
         self.step += 1
-        self._tell(epoch, loss, norm, factor)
+        self._log_step(epoch, loss, norm, factor)
 
     def _tokenized(self, texts: Sequence[str]) -> TextBatch:
         """Warn of cut texts once, not at every step."""
@@ -252,7 +252,7 @@ class _Run:
         self.has_warned = True
         return batch
 
-    def _tell(self, epoch: int, loss: float, norm: float, factor: float) -> None:
+    def _log_step(self, epoch: int, loss: float, norm: float, factor: float) -> None:
         now = time.perf_counter()
         seconds, self.clock = now - self.clock, now
         self.seconds += seconds

@@ -37,7 +37,7 @@ def dual_softmax_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
 
 
 def sigmoid_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """Ask of every pair by itself whether it belongs together (SigLIP); scores have their bias."""
+    """Binary cross-entropy of every pair (SigLIP); scores include their bias."""
     logits = _paired(scores)
     sign = 2 * torch.eye(len(logits), device=logits.device) - 1
     return -logsigmoid(sign * logits).sum() / len(logits)

@@ -110,7 +110,7 @@ def rate_factor(
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:
-    """Give every group its share of its full rate."""
+    """Set the rate of every group to a share of its full rate."""
     for group in optimizer.param_groups:
         group["lr"] = group["rate"] * factor
 
@@ -127,7 +127,7 @@ def clamp_logit_scale(model: Model) -> None:
 
 
 def is_pretrained(model: Model, name: str) -> bool:
-    """Tell a parameter of the pretrained towers from one that starts untrained."""
+    """Return whether a parameter belongs to the pretrained towers."""
     fresh = [f"backbone.{part}" for part in model.backbone.fresh]
     # CLIP learned the logit scale as well; the authors train it at the rate of the towers.
     if name == "logit_scale":

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ucofia.atomic import atomic_write
+from ucofia.evaluate.matrix_report import DIRECTIONS
+from ucofia.evaluate.report import METRICS, markdown_table
 from ucofia.train.run_folder import RunFolder
 
 REPORT, LOSS_PLOT, VALIDATION_PLOT = "report.md", "loss.png", "validation.png"
-_METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
-_WAYS = {"t2v": "text to video", "v2t": "video to text"}
 
 
 def write_report(folder: RunFolder, result: Mapping[str, Any]) -> None:
@@ -44,13 +44,12 @@ def report_text(result: Mapping[str, Any], validations: Sequence[Mapping[str, An
 
 
 def _table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    head = ["epoch", "direction", *_METRICS]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for epoch, found in rows:
-        for way, name in _WAYS.items():
-            values = [f"{found[way][metric]:.1f}" for metric in _METRICS]
-            lines.append("| " + " | ".join([epoch, name, *values]) + " |")
-    return "\n".join(lines)
+    cells = [
+        [epoch, name, *(f"{found[direction][metric]:.1f}" for metric in METRICS)]
+        for epoch, found in rows
+        for direction, name in DIRECTIONS.items()
+    ]
+    return markdown_table(["epoch", "direction", *METRICS], cells)
 
 
 def _plot_loss(folder: RunFolder, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -67,10 +66,10 @@ def _plot_loss(folder: RunFolder, steps: Sequence[Mapping[str, Any]]) -> None:
 def _plot_validation(folder: RunFolder, validations: Sequence[Mapping[str, Any]]) -> None:
     figure, axes = _figure()
     epochs = [line["epoch"] + 1 for line in validations]
-    for way, style in (("t2v", "-"), ("v2t", "--")):
+    for (direction, name), style in zip(DIRECTIONS.items(), ("-", "--"), strict=True):
         for metric, colour in (("R@1", "tab:blue"), ("R@5", "tab:orange"), ("R@10", "tab:green")):
-            values = [line[way][metric] for line in validations]
-            axes.plot(epochs, values, style, color=colour, label=f"{_WAYS[way]} {metric}")
+            values = [line[direction][metric] for line in validations]
+            axes.plot(epochs, values, style, color=colour, label=f"{name} {metric}")
     axes.set(xlabel="epoch", ylabel="recall on the validation split, per cent")
     axes.legend(fontsize=7)
     _save(folder, figure, VALIDATION_PLOT)

@@ -10,7 +10,7 @@
 
 A checkpoint is written under another name and renamed when it is complete. One whose checksums do
 not fit is never read: the one before it is taken. No generator state is in it, since all
-randomness is keyed (see `randomness.py`). Only one process writes.
+randomness is keyed (see `step.py`). Only one process writes.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes here; another one's lock is an error that names it."""
+        """Hold the lock of the folder; if another process holds it, the error names that one."""
         with self.written():
             self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / LOCK, timeout=0)
@@ -144,7 +144,7 @@ class RunFolder:
             return _checksum(self.path / WEIGHTS_FILE)
 
     def load_best(self, model: Model, checksum: str | None) -> None:
-        """Put the best weights into the model; they must be those that were written.
+        """Load the best weights into the model; they must be those that were written.
 
         Afterwards it is a plain model: what low-rank matrices learned is in its weights.
         """
@@ -183,7 +183,7 @@ class RunFolder:
                 shutil.rmtree(old, ignore_errors=True)
 
     def load(self, model: Model, optimizer: Optimizer) -> dict[str, Any] | None:
-        """Put the last whole checkpoint into model and optimiser; return its counters."""
+        """Load the last complete checkpoint into model and optimiser; return its counters."""
         found = self._checkpoints()[::-1]
         for at, folder in enumerate(found):
             with self.written():
@@ -256,7 +256,7 @@ def _checksum(path: Path) -> str:
 
 
 def _damage(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint."""
+    """Describe what is wrong with a checkpoint; None if nothing is."""
     try:
         sums = json.loads((folder / CHECKSUMS).read_bytes())
         for file in _CHECKED:

@@ -6,12 +6,17 @@ does not fit, it is encoded in chunks without a graph first, and each chunk a se
 when its gradient is known (gradient caching). That is exact, since the noise of both passes is
 keyed by sample; it costs one more forward pass and needs the memory of one chunk.
 
+Randomness belongs to a sample, not to a process: every draw is keyed by seed, step and sample
+(`sample_key`), so that one process, two processes, cached gradients and a resumed run see the same
+noise, and a checkpoint needs no state of any generator.
+
 It leaves gradients in the parameters and moves no weight.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -29,7 +34,6 @@ from ucofia.train.distributed import (
     own_rows,
 )
 from ucofia.train.loss import contrastive_loss, dual_softmax_loss, sigmoid_loss
-from ucofia.train.randomness import key, seeded
 from ucofia.types import TextBatch, TextFeatures, VideoBatch, VideoFeatures
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -62,12 +66,12 @@ class Encoder:
 
     def videos(self, batch: VideoBatch, samples: Sequence[int]) -> VideoFeatures:
         """Encode a chunk of videos."""
-        keys = [key(self.seed, self.step, sample) for sample in samples]
+        keys = [sample_key(self.seed, self.step, sample) for sample in samples]
         with self._dropout(samples), self._autocast():
             return self.model.encode_video(batch, noise_keys=keys)
 
     def _dropout(self, samples: Sequence[int]) -> AbstractContextManager[None]:
-        return seeded(key(self.seed, self.step, samples[0]), self.model.device)
+        return seeded(sample_key(self.seed, self.step, samples[0]), self.model.device)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.precision == "float32":
@@ -149,7 +153,7 @@ def _backward_to_features(
     """Scores, loss and backward pass down to the features, whose `.grad` is then the batch's."""
     everyone = videos
     if world.ranks > 1:
-        everyone = _cut([_map(videos, lambda tensor: gather(tensor, world))])
+        everyone = _cut([videos.map(lambda tensor: gather(tensor, world))])
     # Full precision: sharp softmaxes over similarities need more digits than bfloat16 has.
     if kind == "sigmoid":  # each level by itself, as Video-ColBERT's two
         strips = [gather_score_rows(s, world) for s in model.level_logits(texts, everyone)]
@@ -168,13 +172,12 @@ def _backward_to_features(
 
 def _cut(parts: Sequence[Features]) -> Features:
     """Join chunks to leaves of a new graph, in full precision."""
-    joined = {}
-    for field in fields(parts[0]):
-        tensor = torch.cat([getattr(part, field.name).detach() for part in parts])
-        if tensor.is_floating_point():
-            tensor = tensor.float().requires_grad_()
-        joined[field.name] = tensor
-    return replace(parts[0], **joined)
+    detached = [part.map(Tensor.detach) for part in parts]
+    return parts[0].cat(detached).map(_leaf)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.float().requires_grad_() if tensor.is_floating_point() else tensor
 
 
 def _continue_backward(part: Features, whole: Features, rows: slice) -> None:
@@ -193,7 +196,16 @@ def _float_fields(features: TextFeatures | VideoFeatures) -> list[str]:
     return [f.name for f in fields(features) if getattr(features, f.name).is_floating_point()]
 
 
-def _map(features: Features, change: Callable[[Tensor], Tensor]) -> Features:
-    return replace(
-        features, **{f.name: change(getattr(features, f.name)) for f in fields(features)}
-    )
+def sample_key(seed: int, step: int, sample: int) -> int:
+    """Return the same well-mixed number below 2**63 for the same three numbers, everywhere."""
+    digest = blake2b(f"{seed} {step} {sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@contextmanager
+def seeded(number: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's own generators with a key, and restore their state afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(number)
+        yield

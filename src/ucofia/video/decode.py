@@ -219,7 +219,7 @@ class _FileReader:
         return pictures
 
     def rewind(self) -> None:
-        """Let go of the file that is decoded in order, if one is."""
+        """Close the file that is decoded in order, if one is."""
         if self.running is not None:
             self.running.close()
         self.running, self.taken = None, 0

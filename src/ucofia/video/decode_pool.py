@@ -115,6 +115,19 @@ def decode_many(
             pool.stop()  # before the threads are joined, or they would wait for their answers
 
 
+def decode_one(
+    request: DecodeRequest,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    command: Sequence[str] = VIDEO_WORKER,
+) -> Decoded:
+    """Decode one file in a worker process; a file that gives no frames is a `VideoError`."""
+    result = next(decode_many([request], limits=limits, command=command))
+    if isinstance(result, Failed):
+        raise result.error
+    return result
+
+
 class _Parts:
     """The results of one request: one is handed over while the next is being decoded."""
 
@@ -201,7 +214,7 @@ class _Pool:
                 worker.kill()
 
     def run(self, request: DecodeRequest) -> Decoded | Failed:
-        """Have a file decoded by this thread's worker; one that exited is replaced first."""
+        """Decode a file in this thread's worker; one that exited is replaced first."""
         worker: WorkerProcess | None = getattr(self._own, "worker", None)
         if worker is None or worker.is_dead:
             worker = self._own.worker = self._start_worker(worker)

@@ -110,13 +110,6 @@ def _identity(path: str) -> tuple[object, ...]:
     return path, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def answer(
-    request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
-) -> tuple[dict[str, Any], bytes]:
-    """Decode one file into crops, or say why not."""
-    return RequestHandler()(request, limits, heartbeat)
-
-
 def _keep(size: int, *, whole: bool) -> Keep:
     if not whole:
         return lambda frame: crop(frame, size)

@@ -106,7 +106,7 @@ class PacketReader:
         self._window_start = self._window_bytes = 0
 
     def close(self) -> None:
-        """Let go of all packets, and of the file if it was opened again."""
+        """Release all packets, and the file if it was opened again."""
         self._kept, self._packets = None, None
         self._file.close()
 

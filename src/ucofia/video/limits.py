@@ -70,7 +70,7 @@ def opened_within(path: Path, folders: Iterable[str]) -> AbstractContextManager[
 
 
 def lies_within(opened: os.stat_result, path: Path | str, folders: Iterable[str]) -> bool:
-    """Tell whether a file that is open is the one that lies below some folders."""
+    """Return whether a file that is open is the one that lies below some folders."""
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
@@ -102,5 +102,5 @@ def _reason(error: OSError) -> str:
 
 
 def is_picture(path: Path | str) -> bool:
-    """Tell by its suffix whether a file is a still picture."""
+    """Return whether, by its suffix, a file is a still picture."""
     return os.path.splitext(path)[1].lower() in PICTURE_SUFFIXES

@@ -69,9 +69,9 @@ class WorkerProcess:
             self._process.kill()
             code = self._process.wait()
             self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace").strip()
+            output = self._errors.read().decode(errors="replace").strip()
             self.close()
-            raise DecoderStartError(said[-500:] or f"exit code {code}") from error
+            raise DecoderStartError(output[-500:] or f"exit code {code}") from error
         self.stop_timer()
 
     def request(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ucofia import scratch_array
 from ucofia.index.calibration.confidence import TextKind, TextScores, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
+from ucofia.scratch import scratch_array
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
@@ -66,7 +66,7 @@ def solve_here(
     progress: "Progress | None",
     potentials: Mapping[str, Array] | None = None,
 ) -> Solved:
-    """Score and balance in this process, in the order of paths: to the bit, whoever came first."""
+    """Score and balance in this process, in path order, so that results are reproducible."""
     order = _order(collection)
     some = collection.rows(order)
     if potentials is None:
@@ -98,7 +98,7 @@ def _solve(
     from ucofia.similarity import normalise
 
     names, count = list(model.levels()), sum(len(some) for some in texts)
-    room = scratch_array.empty((len(names), count, len(collection)), np.float32)
+    room = scratch_array((len(names), count, len(collection)), np.float32)
     matrices = dict(zip(names, room, strict=True))
     for rows, scores in scored(model, texts, collection, np.arange(len(collection)), progress):
         for name, matrix in matrices.items():
@@ -120,7 +120,7 @@ def extend_bank(
     potentials: Mapping[str, Array],
     progress: "Progress | None",
 ) -> Solved:
-    """Give segments that came later their biases, in one pass over them."""
+    """Compute the biases of segments that came later, in one pass over them."""
     from ucofia.similarity import normalise
 
     parts: list[Solved] = []

@@ -124,6 +124,12 @@ class Null:
         return self.mean + z * np.maximum(self.deviation, 1e-6)
 
 
+def confidence_of(null: Null | None, row: int, total: float) -> tuple[float | None, bool | None]:
+    """Confidence of a score of a row, and whether it is a match; None where that is unknown."""
+    found = None if null is None else null.confidence(row, total)
+    return (None, None) if found is None else (found.value, found.is_match)
+
+
 @dataclass(frozen=True)
 class Normalisation:
     """What the bank says about the segments of a collection, in its order."""
@@ -210,7 +216,7 @@ def update(
     progress: "Progress | None" = None,
     solver: Solver | None = None,
 ) -> Bank | None:
-    """Give every segment its biases: solve if that was never done, else extend to what is new.
+    """Compute the biases of all segments: solve if that was never done, else extend to new ones.
 
     Returns the bank as it is afterwards, or None.
     """

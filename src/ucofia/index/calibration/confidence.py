@@ -178,7 +178,7 @@ class TextScores:
 
 
 def kind_of(text: str) -> TextKind:
-    """Tell a query of one or two words, articles aside, from a sentence.
+    """Classify a query: one or two words, articles aside, or a sentence.
 
     Example:
         >>> kind_of("a dog"), kind_of("red car"), kind_of("a dog in the snow")
@@ -215,7 +215,7 @@ def calibrate(scores: TextScores, kind: TextKind, segments: int) -> Calibration 
 
 
 def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
-    """Lay the curve through the middle of the bank's best values.
+    """Fit a Gumbel distribution to the middle quantiles of the bank's best values.
 
     Their upper end is not used: some texts do match something here (many such texts make the
     answers more cautious, never less).
@@ -228,7 +228,7 @@ def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
 
 
 def normal_maxima(scores: TextScores, segments: int) -> NormalMaxima:
-    """Take the mean and deviation of each text; of few segments all texts count for each."""
+    """Estimate mean and deviation of each text; with few segments, pooled over all texts."""
     free = scores.segments - 1
     common = scores.variance.mean() * scores.segments / max(free, 1)
     pooled = (scores.variance * scores.segments + _POOLED * common) / (free + _POOLED)

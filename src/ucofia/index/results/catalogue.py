@@ -88,7 +88,7 @@ def video_id(info: SegmentInfo) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Tell whether a file is still at its place; not checked for object stores."""
+    """Return whether a file is still at its place; not checked for object stores."""
     return "://" in path or os.path.exists(path)
 
 

@@ -52,7 +52,7 @@ def distinct_hits(
     wanted: int,
     is_alike: IsAlike | None = None,
 ) -> DistinctHits:
-    """Take hits from a ranking until enough can be shown; `ranked(n)` gives the best n.
+    """Collect distinct hits until there are enough; `ranked(n)` gives the best n.
 
     With `is_alike`, hits that are nearly the same as a better one stand behind it.
     """
@@ -120,7 +120,7 @@ class NearDuplicates:
         self._mean = None if vectors is None else _unit(vectors).mean(0)
 
     def __call__(self, one: SegmentInfo, other: SegmentInfo) -> bool:
-        """Tell whether two segments are near-duplicates."""
+        """Return whether two segments are near-duplicates."""
         lengths = one.duration_seconds, other.duration_seconds
         if abs(lengths[0] - lengths[1]) > LENGTH_OFF * max(lengths) + LENGTH_OFF_SECONDS:
             return False

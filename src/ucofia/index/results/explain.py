@@ -145,7 +145,7 @@ def explain(
     words: Sequence[str],
     stored: SegmentRow,
 ) -> Explanation:
-    """Take the score of one row apart; how sure it is, others say."""
+    """Decompose the score of one row; its confidence is added by the caller."""
     scores = score(query, collection, np.array([row]), alone=True)
     segment = collection.segments[row]
     biases = {name: float(values[row]) for name, values in collection.biases.items()}

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from ucofia.errors import NotExplainableError
-from ucofia.index.calibration.bank import Null
+from ucofia.index.calibration.bank import Null, confidence_of
 from ucofia.index.calibration.confidence import MATCH, standardise
 from ucofia.index.search.combined import Combination, rank
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, Ranking, rank_videos, rows_of_videos
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import is_below, place_of
+from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery
 from ucofia.similarity.levels import text_units, video_units
@@ -132,7 +132,7 @@ class Filters:
         times = (self.min_seconds, self.max_seconds, self.since, self.until)
         if not self.under and times == (None,) * 4:
             return None
-        places = [place_of(place) for place in self.under]
+        places = [absolute_path(place) for place in self.under]
         earliest = self.since.timestamp() * 1e9 if self.since else None
         latest = self.until.timestamp() * 1e9 if self.until else None
         passed = [
@@ -194,13 +194,13 @@ def hits_of(
         segment = collection.segments[row]
         total = float(ranking.scores.total[at])
         biases = {n: float(v[row]) for n, v in collection.biases.items() if query is not None}
-        sure = null.confidence(row, total) if null is not None else None
+        confidence, is_match = confidence_of(null, row, total)
         hits.append(
             Hit(
                 path=segment.path,
                 score=total,
-                confidence=sure.value if sure else None,
-                is_match=sure.is_match if sure else None,
+                confidence=confidence,
+                is_match=is_match,
                 levels={
                     name: float(values[at]) + biases.get(name, 0.0)
                     for name, values in ranking.scores.levels.items()
@@ -249,22 +249,24 @@ def _moments_of(
 
 def combined_hits(
     question: TextQuery,
-    asked: Combination,
+    combination: Combination,
     nulls: Sequence[Null | None],
     explain: ExplainRow,
     *,
     top: int,
     grouped: bool,
-    least: float | None,
+    min_confidence: float | None,
 ) -> list[Hit]:
     """Answer a question of several texts: segments, or one of each video, that are sure enough."""
-    first = asked.parts[0]
+    first = combination.parts[0]
     collection = first.searcher.collection
-    if least:
-        asked = asked.among(_may_be_confident(asked, nulls, least, grouped=grouped))
+    if min_confidence:
+        combination = combination.among(
+            _may_be_confident(combination, nulls, min_confidence, grouped=grouped)
+        )
 
     def segments(count: int) -> Ranking:
-        return rank(asked, top=count)
+        return rank(combination, top=count)
 
     wanted = top
     while True:
@@ -272,59 +274,63 @@ def combined_hits(
         plain = hits_of(first.query, collection, found, with_moments=False)
         rows = found.rows.tolist()
         hits = [
-            _judged(hit, question, asked, row, nulls, explain)
+            _judged(hit, question, combination, row, nulls, explain)
             for hit, row in zip(plain, rows, strict=True)
         ]
-        sure = [hit for hit in hits if not least or (hit.confidence or 0.0) >= least]
-        if len(sure) >= top or len(found.rows) < wanted:
+        kept = [
+            hit for hit in hits if not min_confidence or (hit.confidence or 0.0) >= min_confidence
+        ]
+        if len(kept) >= top or len(found.rows) < wanted:
             break
         wanted *= 4
     if not grouped:
-        return sure[:top]
-    return [replace(hit, moments=_combined_moments(hit, asked)) for hit in sure[:top]]
+        return kept[:top]
+    return [replace(hit, moments=_combined_moments(hit, combination)) for hit in kept[:top]]
 
 
 def _may_be_confident(
-    asked: Combination, nulls: Sequence[Null | None], least: float, *, grouped: bool
+    combination: Combination, nulls: Sequence[Null | None], min_confidence: float, *, grouped: bool
 ) -> Array:
     """The rows that can be sure enough, in one pass over all; of videos, all their rows."""
-    searcher, collection = asked.searcher, asked.searcher.collection
+    searcher, collection = combination.searcher, combination.searcher.collection
     rows = np.arange(len(collection)) if searcher.among is None else searcher.among
-    is_sure = np.full(len(rows), asked.wanted > 0)
-    for at, (part, null) in enumerate(zip(asked.parts, nulls, strict=True)):
+    bound = min_confidence - CONFIDENCE_OFF
+    is_confident = np.full(len(rows), combination.wanted > 0)
+    for at, (part, null) in enumerate(zip(combination.parts, nulls, strict=True)):
         if null is None:
             return rows[:0]
         total = part.totals(rows).total.astype(np.float64)
         z = standardise(total, null.mean[rows], null.deviation[rows])
         value = null.calibration.confidence(z)  # NaN where it is unknown: left out
-        if at < asked.wanted:
-            is_sure &= value >= least - CONFIDENCE_OFF
+        if at < combination.wanted:
+            is_confident &= value >= bound
         else:
-            is_sure &= (value < MATCH + CONFIDENCE_OFF) | (1 - value >= least - CONFIDENCE_OFF)
-    found = rows[is_sure]
+            is_confident &= (value < MATCH + CONFIDENCE_OFF) | (1 - value >= bound)
+    found = rows[is_confident]
     return np.intersect1d(rows_of_videos(collection, found), rows) if grouped else found
 
 
 def _judged(
     hit: Hit,
     question: TextQuery,
-    asked: Combination,
+    combination: Combination,
     row: int,
     nulls: Sequence[Null | None],
     explain: ExplainRow,
 ) -> Hit:
     """Add the score and confidence of each text to a hit, and their combined confidence."""
     parts = []
-    for at, (text, part, null) in enumerate(zip(question.texts, asked.parts, nulls, strict=True)):
+    texts = zip(question.texts, combination.parts, nulls, strict=True)
+    for at, (text, part, null) in enumerate(texts):
         total = float(part.totals(np.array([row]), alone=True).total[0])
-        sure = null.confidence(row, total) if null is not None else None
+        confidence, is_match = confidence_of(null, row, total)
         parts.append(
             HitPart(
                 text=text,
-                is_wanted=at < asked.wanted,
+                is_wanted=at < combination.wanted,
                 score=total,
-                confidence=sure.value if sure else None,
-                is_match=sure.is_match if sure else None,
+                confidence=confidence,
+                is_match=is_match,
                 explainer=partial(explain, text, part.query, row),
             )
         )
@@ -333,7 +339,7 @@ def _judged(
         hit,
         confidence=confidence,
         is_match=is_match,
-        best_second=_combined_best_second(asked, row),
+        best_second=_combined_best_second(combination, row),
         parts=tuple(parts),
         explainer=parts[0].explainer,
     )
@@ -357,12 +363,12 @@ def combined_confidence(parts: Sequence[HitPart]) -> tuple[float | None, bool | 
     return min(values), all(matches)
 
 
-def _combined_best_second(asked: Combination, row: int) -> float:
+def _combined_best_second(combination: Combination, row: int) -> float:
     """The second of the frame that counted most for all wanted texts together."""
-    collection = asked.searcher.collection
+    collection = combination.searcher.collection
     seconds = collection.segments[row].frame_seconds
     weights: list[Array] = []
-    for part in asked.parts[: asked.wanted]:
+    for part in combination.parts[: combination.wanted]:
         weight = frame_weights(part.query, collection, row)
         if weight is not None:
             weights.append(weight[: len(seconds)])
@@ -371,10 +377,10 @@ def _combined_best_second(asked: Combination, row: int) -> float:
     return seconds[int(np.sum(weights, axis=0).argmax())]
 
 
-def _combined_moments(hit: Hit, asked: Combination) -> tuple[Moment, ...]:
-    collection = asked.searcher.collection
+def _combined_moments(hit: Hit, combination: Combination) -> tuple[Moment, ...]:
+    collection = combination.searcher.collection
     others = _other_rows(collection, collection.row_of_segment[hit.segment])
     if not len(others):
         return ()
-    found = rank(asked.among(others), top=MOMENTS)
-    return _moments_of(collection, found, partial(_combined_best_second, asked))
+    found = rank(combination.among(others), top=MOMENTS)
+    return _moments_of(collection, found, partial(_combined_best_second, combination))

@@ -80,8 +80,8 @@ def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
         for column, hit in enumerate(hits):
             left = SHEET_GAP + column * (SHEET_FRAME + SHEET_GAP)
             sheet.paste(_best_frame(hit), (left, top + SHEET_LINE + 4))
-            sure = "" if hit.confidence is None else f"{hit.confidence:.0%}  "
-            label = f"{sure}{Path(hit.path).name} at {format_timecode(hit.best_second)}"
+            confidence = "" if hit.confidence is None else f"{hit.confidence:.0%}  "
+            label = f"{confidence}{Path(hit.path).name} at {format_timecode(hit.best_second)}"
             label = _fitting(pen, label, _font(13), SHEET_FRAME)
             colour = SHEET_MATCH if hit.is_match else SOFT
             pen.text((left, top + SHEET_LINE + 8 + SHEET_FRAME), label, colour, _font(13))
@@ -100,9 +100,9 @@ def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
     pen.text((MARGIN, MARGIN - 4), title, INK, _font(28, bold=True))
     ends = (explanation.start_second, explanation.end_second)
     span = " to ".join(format_timecode(end, tenths=True) for end in ends)
-    sure = "" if explanation.confidence is None else f", {explanation.confidence:.0%} sure"
+    confidence = "" if explanation.confidence is None else f", {explanation.confidence:.0%} sure"
     name = Path(explanation.path).name
-    line = _fitting(pen, f"{name}, {span}   score {explanation.score:.2f}{sure}", _font(17))
+    line = _fitting(pen, f"{name}, {span}   score {explanation.score:.2f}{confidence}", _font(17))
     pen.text((MARGIN, MARGIN + 40), line, SOFT, _font(17))
 
 

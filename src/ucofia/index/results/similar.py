@@ -19,11 +19,11 @@ from ucofia.index.calibration.bank import encoded_texts
 from ucofia.index.results.hits import Hit, hits_of
 from ucofia.index.search.scoring import Ranking, Scores, finalists, rank_videos, top_k
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import place_of
+from ucofia.index.storage.location import absolute_path
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
-from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
+from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
 from ucofia.video.sample import Sampling, Segment
 
 SEGMENTS_COMPARED_AT_ONCE = 512
@@ -46,7 +46,7 @@ def features_of(
     path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
 ) -> VideoFeatures:
     """Return the vectors of a video or picture, one row per segment."""
-    place = place_of(path)
+    place = absolute_path(path)
     if collection is not None:
         rows = collection.rows_of_path.get(place)
         if rows:
@@ -57,7 +57,7 @@ def features_of(
 def describe(
     model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int, fingerprint: str
 ) -> list[TextHit]:
-    """Rank texts for a video; of several segments the best one speaks for a text.
+    """Rank texts for a video; a text scores as the best of its segments.
 
     `fingerprint` is the model's, under which the features of a bank are kept.
     """
@@ -140,7 +140,4 @@ def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     request = DecodeRequest(
         path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling
     )
-    result = next(decode_many([request]))
-    if isinstance(result, Failed):
-        raise result.error
-    return list(result.clips)
+    return list(decode_one(request).clips)

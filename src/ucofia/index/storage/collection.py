@@ -215,7 +215,7 @@ def empty_rows(column: Column, count: int) -> "torch.Tensor":
 
 
 def is_finite(vectors: Float[Array, "n ..."]) -> Bool[Array, " n"]:
-    """Tell for each row whether all of its numbers are finite."""
+    """Return for each row whether all of its numbers are finite."""
     flat = vectors.reshape(len(vectors), -1)
     if flat.dtype != np.float16:
         return np.asarray(np.isfinite(flat).all(1))

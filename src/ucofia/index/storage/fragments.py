@@ -22,16 +22,17 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from ucofia.errors import IndexWriteError
 from ucofia.index.storage import schema as arrow
-from ucofia.index.storage.location import reading, writing
-from ucofia.index.storage.schema import FileIdentity, SegmentRow
-from ucofia.index.storage.store import Store
-from ucofia.index.storage.tables import (
+from ucofia.index.storage.location import (
     STORAGE_VERSION,
     is_conflict,
     is_one_of,
     open_table,
+    reading,
     table_path,
+    writing,
 )
+from ucofia.index.storage.schema import FileIdentity, SegmentRow
+from ucofia.index.storage.store import Store
 from ucofia.index.storage.vectors import VectorCache
 
 Fragment: TypeAlias = dict[str, Any]  # what Lance says about a data file, as plain JSON values
@@ -61,7 +62,7 @@ def write(store: Store, rows: Sequence[SegmentRow]) -> list[Fragment]:
 
 
 def has_files(path: str, fragments: Iterable[Fragment]) -> bool:
-    """Tell whether the data files of some fragments are still there and whole."""
+    """Return whether the data files of some fragments are still there and whole."""
     try:
         for fragment in fragments:
             rows = sum(LanceFileReader(uri).num_rows() for uri in _data_files(path, fragment))
@@ -189,7 +190,7 @@ def _commit(dataset: Lance, batch: Batch) -> Lance:
 
 
 def _cleared(dataset: Lance, paths: Sequence[str]) -> tuple[list[Lance], list[int]]:
-    """Take paths out of the fragments that hold them: what these become, and which are empty."""
+    """Delete paths from the fragments that hold them; return changed and emptied fragments."""
     updated: list[Lance] = []
     emptied: list[int] = []
     rows = _rows_at(dataset, ["path"], None, paths)
@@ -260,7 +261,7 @@ def _rows_at(
 
 
 def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list[Fragment]:
-    """Write data files again without some paths; nobody has named the old ones yet."""
+    """Write data files again without some paths; no version names the old ones yet."""
     schema = open_table(path).schema
     kept: list[Fragment] = []
     for fragment in fragments:

@@ -1,27 +1,38 @@
-"""Where an index is, whether one can be made there, and how trouble there is named.
+"""Where an index and its Lance tables are, how tables are made and opened, and errors there.
 
-A folder of this machine, or an address (`s3://...`) that only the store can look into.
+An index is a folder of this machine, or an address (`s3://...`) that only Lance can look into.
 """
 
 import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import lance
 import pyarrow as pa
 
+from ucofia import errors
 from ucofia.errors import (
     DamagedIndexError,
+    IndexExistsError,
     IndexWriteError,
     UnreachableIndexError,
 )
+from ucofia.index.storage import schema as arrow
+from ucofia.index.storage.schema import Table
 
 LOCK = ".lock"
 HOLDER = ".lock.json"  # who holds the lock; left behind by a killed writer
 UNFINISHED = ".unfinished"
+SEGMENTS = "segments"
+KEYS = {SEGMENTS: "id", "failed": "path", "bias": "id"}  # what no two rows of a table share
+# Pinned: `vectors` relies on how this version lays out plain vectors.
+STORAGE_VERSION = "2.2"
+PATHS_PER_FILTER = 500
 # No permission, no answer from a disk or a network share, too many open files.
 _OUT_OF_REACH = {
     getattr(errno, name)
@@ -31,13 +42,13 @@ _OUT_OF_REACH = {
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
-def place_of(path: Path | str) -> str:
+def absolute_path(path: Path | str) -> str:
     """Name a path as the index does: from the root, without `..`; links stay as they are."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path) -> bool:
-    """Tell whether a path is one of some paths, or lies below one, as this system writes paths."""
+    """Return whether a path is one of some paths or lies below one, as this system writes them."""
     separator = flavour.sep
     name = flavour.normcase(path)
     return any(
@@ -48,11 +59,11 @@ def is_below(path: str, folders: Iterable[str], *, flavour: ModuleType = os.path
 
 def where(path: Path | str) -> str:
     """Name a place in full, so that it means the same from every folder."""
-    return str(path) if is_remote(str(path)) else place_of(path)
+    return str(path) if is_remote(str(path)) else absolute_path(path)
 
 
 def is_remote(path: str) -> bool:
-    """Tell whether a place is not a folder of this machine."""
+    """Return whether a place is not a folder of this machine."""
     return "://" in path
 
 
@@ -68,7 +79,7 @@ def size_bytes(path: str) -> int | None:
 
 
 def is_free(path: str) -> bool:
-    """Tell whether an index can be made here: nothing is there but what a killed run left."""
+    """Return whether an index can be made here: nothing is there but what a killed run left."""
     if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
         return True
     with reading(path):
@@ -76,7 +87,7 @@ def is_free(path: str) -> bool:
 
 
 def is_unfinished(path: str) -> bool:
-    """Tell whether a run was killed, or is busy, while it made an index here."""
+    """Return whether a run was killed, or is busy, while it made an index here."""
     return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
 
 
@@ -100,7 +111,7 @@ def reading(path: str) -> Iterator[None]:
 
 
 def _is_out_of_reach(error: BaseException) -> bool:
-    """Tell a file that cannot be had now from one that is not what it was."""
+    """Return whether a file cannot be reached now, rather than being damaged."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:  # Lance says it in words
         named = re.search(r"\(os error (\d+)\)", str(error))
@@ -110,5 +121,100 @@ def _is_out_of_reach(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """The message of an error, without the source locations that Lance appends."""
-    lines = str(error).strip().splitlines() or [repr(error)]
-    return re.sub(r", \S+\.rs:\d+.*", "", lines[0]).rstrip(".")
+    return re.sub(r", \S+\.rs:\d+.*", "", errors.first_line(error)).rstrip(".")
+
+
+def exists(path: Path | str) -> bool:
+    """Return whether there is an index, and whole."""
+    address = where(path)
+    return not is_unfinished(address) and has_table(address, SEGMENTS)
+
+
+def create_local(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+    """Make the tables of an index in a folder that is marked as unfinished meanwhile."""
+    for name, table in others.items():
+        write_lance(with_checksums(name, table), table_path(where, name), "create")
+    return write_lance(segments, table_path(where), "create")
+
+
+def create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+    """Make the tables of an index where nothing can be marked.
+
+    To create `segments` is one conditional write, so only one of several creators gets further.
+    A small table that was there before belongs to no index and is replaced; one that came since
+    is another process's, who works with this index already, and stays.
+    """
+    stale = {name for name in others if has_table(where, name)}
+    try:
+        made = write_lance(segments, table_path(where), "create")
+    except (OSError, ValueError) as error:
+        if has_table(where, SEGMENTS):
+            raise IndexExistsError(where) from error
+        raise
+    for name, table in others.items():
+        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "create"
+        try:
+            write_lance(summed, table_path(where, name), mode)
+        except (OSError, ValueError):
+            if name in stale or not has_table(where, name):
+                raise
+    return made
+
+
+def with_checksums(name: str, table: Table) -> Table:
+    """Add the key and the checksums with which a small table is stored."""
+    return arrow.summed(arrow.keyed(table, KEYS.get(name)))
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return whether a commit failed only because another one came first."""
+    message = str(error.__cause__ or error).lower()
+    return any(words in message for words in ("conflict", "concurrent", "already exists"))
+
+
+def in_chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut a long list into pieces that one filter may name."""
+    for start in range(0, len(values), PATHS_PER_FILTER):
+        yield values[start : start + PATHS_PER_FILTER]
+
+
+def table_path(path: str, name: str = SEGMENTS) -> str:
+    """Where a table of an index lies."""
+    return f"{path.rstrip('/')}/{name}.lance"
+
+
+def open_table(path: str, name: str = SEGMENTS, *, version: int | None = None) -> Any:
+    """Open a table of an index, at its newest version unless another is named."""
+    return lance.dataset(table_path(path, name), version=version)
+
+
+def has_table(path: str, name: str) -> bool:
+    """Return whether an index has a table."""
+    if not is_remote(path):
+        # A writer that was killed in its first commit leaves folders, and the version under the
+        # name it had while it was written ("1.manifest#1").
+        try:
+            with os.scandir(os.path.join(table_path(path, name), "_versions")) as versions:
+                return any(version.name.endswith(".manifest") for version in versions)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # it is there and cannot be read; opening it raises the reason
+    try:
+        open_table(path, name)
+    except (ValueError, OSError) as error:
+        if "was not found" in str(error):
+            return False
+        raise UnreachableIndexError(path, first_line(error)) from error
+    return True
+
+
+def write_lance(table: Table, where: str, mode: str) -> Any:
+    """Write a table; `mode` is "create" or "overwrite"."""
+    return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
+
+
+def is_one_of(column: str, values: Iterable[str]) -> str:
+    """Write the SQL filter that a column has one of some values."""
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})"

@@ -1,4 +1,4 @@
-"""The writer's lock of a local index: one writer at a time, and everybody can see who it is.
+"""The writer lock of a local index: one writer at a time, and a note of who holds it.
 
 The lock itself is `filelock`'s: the operating system ends it with the process that holds it.
 Beside it lies a note that says which process of which machine that is, and what it does. Object
@@ -36,14 +36,14 @@ if TYPE_CHECKING:  # costs torch
 
 logger = logging.getLogger(__name__)
 
-SAY_SECONDS = 5.0  # between two words about waiting
+REPORT_SECONDS = 5.0  # between two reports while waiting
 NOTE_SECONDS = 1.0  # between two notes of how far the writer is
 _NO_LOCKS = {getattr(errno, name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP")}
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds the lock, and how far it is with what it does."""
+    """The process that holds the lock, what it does, and its progress."""
 
     pid: int
     host: str
@@ -99,7 +99,7 @@ def writer_lock(
 
 
 def is_being_written(path: str) -> bool:
-    """Tell whether a process holds the lock of a local index."""
+    """Return whether a process holds the lock of a local index."""
     file = os.path.join(path, LOCK)
     if is_remote(path) or not os.path.exists(file):
         return False
@@ -118,7 +118,7 @@ def holder(path: str) -> Holder | None:
         return None
     try:
         found = Holder(**json.loads(Path(path, HOLDER).read_text()))
-        # Somebody else's file: what cannot be shown as a holder is none.
+        # Written by another process: what cannot be printed counts as no holder.
         str(found)
         total = None if found.total is None else int(found.total)
         return replace(found, what=str(found.what), done=int(found.done), total=total)
@@ -137,7 +137,7 @@ def noted_progress(path: str, progress: "Progress | None") -> "Progress":
         nonlocal noted
         if time.monotonic() - noted >= NOTE_SECONDS:
             noted = time.monotonic()
-            with contextlib.suppress(OSError, ValueError, TypeError):  # a note is only a comfort
+            with contextlib.suppress(OSError, ValueError, TypeError):  # the note is not needed
                 held = Holder(**json.loads(Path(path, HOLDER).read_text()))
                 now = replace(held, what=what, done=done, total=total)
                 Path(path, HOLDER).write_text(json.dumps(asdict(now)))
@@ -178,7 +178,7 @@ def _acquire(
     began, is_waiting = time.monotonic(), False
     while True:
         waited = time.monotonic() - began
-        left = SAY_SECONDS if timeout is None else min(SAY_SECONDS, timeout - waited)
+        left = REPORT_SECONDS if timeout is None else min(REPORT_SECONDS, timeout - waited)
         try:
             # At first without waiting, so that the holder can be shown while waiting.
             lock.acquire(timeout=max(0.0, left) if is_waiting else 0.0)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
+from ucofia.config import of_known
 from ucofia.errors import DamagedIndexError, NewerFormatError
 from ucofia.video.sample import Segment
 
@@ -165,8 +166,7 @@ def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
         values = dict(json.loads(text))
         if values["format"] > FORMAT:
             raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
-        known = {field.name for field in fields(IndexSettings)}
-        return IndexSettings(**{name: value for name, value in values.items() if name in known})
+        return of_known(IndexSettings, values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"its settings cannot be read ({type(error).__name__})"
         raise DamagedIndexError(Path(str(where)), problem) from error
@@ -245,14 +245,14 @@ def checksum(row: SegmentRow) -> int:
 
 
 def summed(table: Table) -> Table:
-    """Give every row of a small table a checksum of its own."""
+    """Add a checksum to every row of a small table."""
     return table.append_column(
         pa.field(CHECKSUM, pa.int64()), [pa.array(_sums(table), pa.int64())]
     )
 
 
 def keyed(table: Table, key: str | None) -> Table:
-    """Say of which column no two rows of a small table share a value."""
+    """Mark a column of a small table as its primary key."""
     if key is None:
         return table
     at = table.column_names.index(key)

@@ -34,10 +34,25 @@ from ucofia.errors import (
     IndexWriteError,
     NoIndexError,
 )
-from ucofia.index.storage import location
-from ucofia.index.storage import schema as arrow
+from ucofia.index.storage import location, schema as arrow
 from ucofia.index.storage.collection import Collection, Column
-from ucofia.index.storage.location import reading, writing
+from ucofia.index.storage.location import (
+    KEYS,
+    SEGMENTS,
+    create_local,
+    create_remote,
+    exists,
+    has_table,
+    in_chunks,
+    is_conflict,
+    is_one_of,
+    open_table,
+    reading,
+    table_path,
+    with_checksums,
+    write_lance,
+    writing,
+)
 from ucofia.index.storage.lock import creating
 from ucofia.index.storage.schema import (
     Array,
@@ -48,21 +63,6 @@ from ucofia.index.storage.schema import (
     Segments,
     StoredFile,
     Table,
-)
-from ucofia.index.storage.tables import (
-    KEYS,
-    SEGMENTS,
-    create_local,
-    create_remote,
-    exists,
-    has_table,
-    is_conflict,
-    is_one_of,
-    open_table,
-    some_at_a_time,
-    table_path,
-    with_checksums,
-    write_lance,
 )
 from ucofia.index.storage.vectors import VectorCache, local_arrays, remote_arrays
 
@@ -136,7 +136,7 @@ class Store:
         self._vectors = VectorCache(0)
 
     def refresh(self) -> None:
-        """Look at the newest version, and make sure that it is one of the same index."""
+        """Open the newest version, which must belong to the same index."""
         self._segments = self._newest_segments()
 
     def require_same(self) -> None:
@@ -227,7 +227,7 @@ class Store:
     def rows_of_files(self, paths: Sequence[str]) -> dict[str, list[SegmentRow]]:
         """Read the rows of some files, each file's in order: one scan for many."""
         found: dict[str, list[SegmentRow]] = {path: [] for path in paths}
-        for some in some_at_a_time(sorted(set(paths))):
+        for some in in_chunks(sorted(set(paths))):
             for row in self.rows(is_one_of("path", some)):
                 found[row.file.path].append(row)
         return {path: sorted(rows, key=lambda row: row.number) for path, rows in found.items()}
@@ -279,8 +279,8 @@ class Store:
         self._committed(commit)
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Take files out, each stretch of names in one commit."""
-        for some in some_at_a_time(paths):
+        """Remove files, one commit per chunk of names."""
+        for some in in_chunks(paths):
             self.put([], replacing=some)
 
     def prepare_to_write(self) -> None:
@@ -401,7 +401,7 @@ class Store:
 
         def commit() -> None:
             dataset = open_table(self.path, name)
-            for some in some_at_a_time(values):
+            for some in in_chunks(values):
                 dataset.delete(is_one_of(column, some))
 
         self._committed(commit)

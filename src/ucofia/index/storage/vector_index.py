@@ -23,7 +23,7 @@ PROBED = 32  # how many rows are looked at for each one that is asked for
 
 
 def is_built(store: Store) -> bool:
-    """Tell whether this version has the index."""
+    """Return whether this version has the index."""
     with reading(store.path):
         return any(index.name == NAME for index in store._segments.describe_indices())
 

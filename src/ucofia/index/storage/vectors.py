@@ -27,7 +27,7 @@ import pyarrow as pa
 from lance.file import LanceFileReader
 
 from ucofia.index.storage.schema import Array
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _NoCopyError(Exception):
 
 @contextmanager
 def _local_writes() -> Iterator[None]:
-    """Tell trouble with this machine's disk from trouble with the object store."""
+    """Raise errors of the local disk as `_NoCopyError`, unlike those of the object store."""
     try:
         yield
     except OSError as error:
@@ -170,7 +170,7 @@ class VectorCache:
         return np.asarray(mapped)
 
     def close(self) -> None:
-        """Delete all copies; whoever has mapped one keeps it."""
+        """Delete all copies; those that are mapped stay readable until they are released."""
         if self._folder is not None:
             self._folder.close()
         self._folder = None

@@ -169,7 +169,7 @@ def recipe_of(setup: Setup, training: Training) -> dict[str, Any]:
 
 
 def is_made_from(stored: Any, wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a stored recipe is the wanted one.
+    """Return whether a stored recipe is the wanted one.
 
     A setting that came after it was stored has its default there.
     """
@@ -226,7 +226,7 @@ def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
 
 
 def _retrieved(found: Evaluation) -> dict[str, dict[str, float]]:
-    """Share of videos that are nobody's, one text's, or several texts' first hit, per cent."""
+    """Share of videos that are the first hit of no text, of one, of several, in per cent."""
     videos, is_raw = len(found.split.videos), not found.banks
     hits = first_hits(found, normalise=("none",) if is_raw else ("none", "sinkhorn"))
     return {name: shares_by_count(best, videos) for name, best in hits.items()}

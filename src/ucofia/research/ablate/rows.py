@@ -31,7 +31,7 @@ FULL = "full"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One model to train, whoever asks for it."""
+    """One model to train; several rows may share it."""
 
     name: str
     parts: ModelConfig = UCOFIA

@@ -75,7 +75,7 @@ class ShapesSetup:
         return named.hexdigest()
 
     def quiet(self) -> "ShapesSetup":
-        """The same, told to nobody: for another machine."""
+        """The same without progress, to be sent to another machine."""
         return replace(self, progress=None)
 
     def config(self, training: Training) -> ModelConfig:

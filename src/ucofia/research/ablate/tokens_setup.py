@@ -67,7 +67,7 @@ class TokensSetup:
         return named.hexdigest()
 
     def quiet(self) -> "TokensSetup":
-        """The same: it tells nobody anything."""
+        """The same: it reports no progress."""
         return self
 
     def config(self, training: Training) -> ModelConfig:

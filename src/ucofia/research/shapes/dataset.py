@@ -15,6 +15,7 @@ The captions of `order` and `detail` distractors are made of the same words as t
 of words does not help either. No pair of things of one split occurs in another one.
 """
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -40,12 +41,18 @@ from ucofia.research.shapes.drawing import (
     draw,
     draw_still,
 )
+from ucofia.types import Progress
+from ucofia.video.write_video import write_mp4
 
 VERSION = 4  # counts whenever the same seed draws other videos
 CAPTION_KINDS = ("base", "scene", "object", "mark", "order", "direction", "detail")
 _LANES = ((0.5, 0.26), (0.5, 0.74))  # where things rest; their tracks run to both sides
 _PIXEL = 1 / 48  # jitter of a place
 _HELD_OUT = 0.15  # share of the pairs of things for each of val and test
+# Each drawing stays for one second, so that one look per second, or one in the middle of each
+# equal stretch, sees every drawing once.
+_FRAMES_PER_SECOND = 4
+_ENLARGE = 4
 
 Look = tuple[str, str]  # colour and shape
 Pair = frozenset[Look]
@@ -168,7 +175,7 @@ def still_caption(story: Story, *, things: int, marked: bool, along: float) -> s
 
 
 def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
-    """Deal the pairs of things that may meet in a video to train, val and test."""
+    """Split the pairs of things that may share a video into train, val and test."""
     looks = list(product(COLOURS, SHAPES))
     # Two things of a video differ in colour and in shape, so that each has a name of its own.
     pairs = [
@@ -183,7 +190,7 @@ def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
 
 
 def pair_of(story: Story) -> Pair:
-    """The two things of a story, whoever moves first."""
+    """The two things of a story, in either order."""
     return frozenset((thing.colour, thing.shape) for thing in (story.first, story.second))
 
 
@@ -299,3 +306,31 @@ def _other_objects(story: Story) -> Iterator[Story]:
 def _name(thing: Thing, *, marked: bool) -> str:
     mark = f" with a {thing.mark} dot" if marked else ""
     return f"a {thing.colour} {thing.shape}{mark}"
+
+
+def write_shapes(made: Shapes, folder: Path, *, progress: Progress | None = None) -> None:
+    """Write all splits as mp4 files with a `captions.csv`, a folder of one's own data.
+
+    The captions come last, so that a folder with captions is whole.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = (made.train, made.val, made.test)
+    total = sum(len(part.stories) for part in parts)
+    rows = []
+    for part in parts:
+        for video, text, pixels in zip(
+            part.split.videos, part.split.texts, part.pixels, strict=True
+        ):
+            name = f"{video.id}.mp4"
+            write_mp4(
+                folder / name,
+                pixels,
+                frames_per_second=_FRAMES_PER_SECOND,
+                hold=_FRAMES_PER_SECOND,
+                enlarge=_ENLARGE,
+            )
+            rows.append((name, text.text, part.split.name))
+            if progress is not None:
+                progress("writing videos", len(rows), total)
+    with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("path", "caption", "split"), *rows])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ucofia.stopwatch import Stopwatch
+from ucofia.progress import Stopwatch
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ucofia.scratch_folder import ScratchFolder
+from ucofia.scratch import ScratchFolder
 folder = ScratchFolder(Path(sys.argv[1]))
 (folder.path / "video.mp4").write_bytes(b"much")
 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,15 @@ from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 from transformers import BertConfig
 
-from ucofia.encode import text_cache
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
-from ucofia.encode.text_cache import TextCache
 from ucofia.errors import SettingError
 from ucofia.types import TextBatch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import text_cache
+from text_cache import TextCache
 
 TEXTS = ["b", "a dog", "a dog runs far", "dog", "a dog"]
 
@@ -92,7 +96,7 @@ def test_a_backbone_with_answers_says_what_its_tower_would_less_the_centre(tmp_p
         expected = backbone.encode_words(batch)
         whole = backbone.text.encode_words(batch)[1]
     torch.testing.assert_close(expected[1] + backbone.text_centre, whole)
-    backbone.text_cache = TextCache.fill(
+    backbone.encode_text = TextCache.fill(
         TEXTS,
         tmp_path,
         tokenize=lambda texts: tokens(texts)[0],

@@ -1,7 +1,8 @@
-"""A folder for a process's own files, deleted with it; of a process that was killed, by the next.
+"""Scratch space of a process: large arrays in nameless files, folders that are deleted with it.
 
-A lock file beside the folder is held while the process lives. Whoever makes a folder in the same
-place deletes those whose lock is free.
+The room of an array's file is taken before anything is written: a mapping that meets a full disk
+later would end the process without a word. A lock file beside a folder is held while its process
+lives; whoever makes a folder in the same place deletes those whose lock is free.
 """
 
 import contextlib
@@ -11,14 +12,41 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
+from ucofia.errors import NoRoomError
+
+IN_MEMORY_BYTES = 512 << 20
 PREFIX, LOCK = "ucofia-scratch-", ".lock"
+_ZEROS = bytes(1 << 20)
+
+
+def scratch_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Make an array with arbitrary content: in memory, or in a file when it is large."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size <= IN_MEMORY_BYTES:
+        return np.empty(shape, dtype)
+    try:
+        with tempfile.TemporaryFile() as file:  # the mapping keeps the file alive
+            _reserve(file.fileno(), size)
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        raise NoRoomError(tempfile.gettempdir(), size, error.strerror or str(error)) from error
+
+
+def _reserve(file: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+        return
+    while size > 0:
+        size -= os.write(file, _ZEROS[:size])
 
 
 class ScratchFolder:
-    """A folder that nobody else needs; in the machine's temporary folder unless told otherwise."""
+    """A private folder, in the system's temporary folder unless `parent` names another."""
 
     def __init__(self, parent: Path | None = None) -> None:
         where = Path(tempfile.gettempdir() if parent is None else parent)

@@ -5,8 +5,7 @@ import pytest
 
 from ucofia.datasets import folder
 from ucofia.errors import SettingError
-from ucofia.research.shapes.dataset import shapes
-from ucofia.research.shapes.video_files import write_shapes
+from ucofia.research.shapes.dataset import shapes, write_shapes
 from ucofia.video.crop import crop
 from ucofia.video.decode import frames_at
 from ucofia.video.sample import uniform

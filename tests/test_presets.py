@@ -6,14 +6,13 @@ import pytest
 
 from ucofia.cli import main
 from ucofia.errors import SettingError, UnknownNameError
-from ucofia.preset_files import open_preset, read, to_toml
-from ucofia.presets import PRESETS
+from ucofia.presets import PRESETS, open_preset, read_preset, to_toml
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_comes_back(tmp_path: Path, name: str) -> None:
     (tmp_path / "my.toml").write_text(to_toml(PRESETS[name]))
-    assert read(tmp_path / "my.toml") == PRESETS[name]
+    assert read_preset(tmp_path / "my.toml") == PRESETS[name]
 
 
 def test_the_command_writes_what_training_reads(
@@ -51,10 +50,10 @@ def test_what_is_wrong_is_named_with_what_is_right(
     assert change[0] in text
     (tmp_path / "my.toml").write_text(text.replace(*change, 1))
     with pytest.raises(error, match=told):
-        read(tmp_path / "my.toml")
+        read_preset(tmp_path / "my.toml")
 
 
 def test_whole_numbers_may_stand_for_others(tmp_path: Path) -> None:
     text = to_toml(PRESETS["ucofia"]).replace("weight = 1.0", "weight = 2", 1)
     (tmp_path / "my.toml").write_text(text)
-    assert read(tmp_path / "my.toml").model.levels[0].weight == 2.0
+    assert read_preset(tmp_path / "my.toml").model.levels[0].weight == 2.0
