@@ -153,3 +153,15 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
     ]
     print_hits([hit("a", None, None)])
     assert capsys.readouterr().out == "  1  a  at 0:05\n"
+
+    unlikely = [hit(name, 0.01, False) for name in "abcde"]
+    print_hits([*unlikely, hit("f", 0.3, False)])
+    out, err = capsys.readouterr()
+    assert [line.split() for line in out.splitlines()] == [
+        ["closest:"],
+        *(f"{number} no match {name} at 0:05".split() for number, name in enumerate("abc", 1)),
+        "6 maybe f at 0:05".split(),
+    ]
+    assert err == "2 that do not match are left out; --all lists them\n"
+    print_hits(unlikely, complete=True)
+    assert len(capsys.readouterr().out.splitlines()) == 6

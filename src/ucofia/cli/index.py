@@ -156,7 +156,9 @@ def index_command(
         else:
             trouble = ""
             if last is None or _is_news(report, last):
-                show_json(report) if json else _tell(report, opened)
+                show_json(report) if json else _tell(report, opened, told=last)
+                if last is None and watch:
+                    print_message(f"looking again every {every:g} s; Ctrl-C ends it")
             last = report
         if not watch:
             return 0
@@ -299,7 +301,8 @@ def _is_news(report: "AddReport", last: "AddReport") -> bool:
     return bool(report.added or report.changed or report.moved or report.removed or is_new)
 
 
-def _tell(report: "AddReport", opened: "Index") -> None:
+def _tell(report: "AddReport", opened: "Index", *, told: "AddReport | None") -> None:
+    """Print what was done; failures only once to somebody who watches."""
     counts = {
         "added": report.added,
         "changed": report.changed,
@@ -309,7 +312,10 @@ def _tell(report: "AddReport", opened: "Index") -> None:
         "failed": len(report.failed),
     }
     show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
+    known = {(failure.path, failure.reason) for failure in told.failed} if told else set()
     for failure in report.failed:
+        if (failure.path, failure.reason) in known:
+            continue
         again = " (as before; not tried again)" if failure.is_known else ""
         print_message(f"  failed: {failure.path}: {failure.reason}{again}")
     for warning in report.warnings:

@@ -40,7 +40,11 @@ def setup(yes: YesOption = False, json: JsonOption = False) -> int:
     folder = str(checkpoint.locate(starter_parts.NAME))
     with progress_bar(quiet=json) as progress:
         bank.prepare(checkpoint.load(folder), bank.texts_of(starter_parts.NAME), progress)
-    show_json({"starter": folder}) if json else show(f"the starter is ready in {folder}")
+    if json:
+        show_json({"starter": folder})
+    else:
+        show(f"the starter is ready in {folder}")
+        print_message("next: ucofia index ~/Videos, or ucofia demo")
     return 0
 
 
