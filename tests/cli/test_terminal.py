@@ -162,6 +162,6 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
         *(f"{number} no match {name} at 0:05".split() for number, name in enumerate("abc", 1)),
         "6 maybe f at 0:05".split(),
     ]
-    assert err == "2 that do not match are left out; --all lists them\n"
+    assert err == "not listed: 2 more called no match; --all lists all\n"
     print_hits(unlikely, complete=True)
     assert len(capsys.readouterr().out.splitlines()) == 6

@@ -283,7 +283,7 @@ def print_hits(found: "list[DistinctHit]", *, complete: bool = False) -> None:
         if one.similar:
             show(f"     {' ' * len(sure)}{len(one.similar)} similar: {_names(one.similar)}")
     if left_out:
-        print_message(f"{left_out} that do not match are left out; --all lists them")
+        print_message(f"not listed: {left_out} more called no match; --all lists all")
 
 
 def _names(found: "Sequence[DistinctHit]") -> str:
