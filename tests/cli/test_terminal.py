@@ -5,8 +5,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -135,6 +136,18 @@ def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]
     assert places == sorted(places)
     verbs = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     assert all(verb.rich_help_panel != "Other" for verb in verbs)
+
+
+def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
+    def options(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        for verb, inner in getattr(command, "commands", {}).items():
+            yield from options(inner, f"{name} {verb}")
+        yield from ((f"{name} {one.opts[0]}", one) for one in command.params)
+
+    found = options(typer.main.get_command(app), "ucofia")
+    flags = [(name, one) for name, one in found if getattr(one, "is_flag", False)]
+    shown = [name for name, one in flags if one.metavar != "" and "completion" not in name]
+    assert len(flags) > 10 and shown == []
 
 
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,10 +86,12 @@ def index_command(
             "--prune/--no-prune",
             help="Forget files that are gone, always or never. Default: unless their folder is "
             "empty or away, as when a disk is not connected.",
+            metavar="",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and look again every --every seconds.")
+        bool,
+        typer.Option("--watch", help="Stay, and look again every --every seconds.", metavar=""),
     ] = False,
     every: Annotated[
         float, typer.Option(help="Seconds between two looks with --watch.", min=0)

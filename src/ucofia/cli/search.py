@@ -51,6 +51,7 @@ ExactOption = Annotated[
         "--exact/--fast",
         help="Score all that could matter, or a fixed number; --fast says how much of the "
         "exact list it finds here.",
+        metavar="",
     ),
 ]
 MinConfidenceOption = Annotated[
@@ -63,7 +64,9 @@ ExplainOption = Annotated[
         "those of further matches are why-2.png and so on."
     ),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Also list what is called no match.")]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="Also list what is called no match.", metavar="")
+]
 QueriesOption = Annotated[
     Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
 ]

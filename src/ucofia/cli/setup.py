@@ -12,7 +12,9 @@ from ucofia.cli.options import JsonOption
 from ucofia.errors import MissingExtraError
 
 SIZE = "about 180 MB"
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before the download.", metavar="")
+]
 
 
 @app.command()
