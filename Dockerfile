@@ -18,9 +18,9 @@ RUN if [ -n "$TORCH_INDEX" ]; then \
 
 USER ucofia
 WORKDIR /home/ucofia
-ENV UCOFIA_CACHE=/cache UCOFIA_INDEX=/index/videos OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+ENV UCOFIA_CACHE=/cache UCOFIA_INDEX=/index/videos PYTHONUNBUFFERED=1
 RUN ucofia setup --yes
-VOLUME ["/index", "/cache"]
+VOLUME ["/index"]
 EXPOSE 8642
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["python", "-c", \
     "import urllib.request as u; u.urlopen('http://127.0.0.1:8642/healthz', timeout=4)"]

@@ -349,13 +349,12 @@ class UndecodedVideosError(UCoFiAError):
 
 
 class NoIndexError(UCoFiAError):
-    """There is no index where one was looked for."""
+    """There is no index where one was looked for; `None` is wherever one could be."""
 
     def __init__(self, path: object) -> None:
         self.path = path
-        super().__init__(
-            f"there is no index at {path}. Make one: ucofia index FOLDER --index {path}"
-        )
+        where, option = (" yet", "") if path is None else (f" at {path}", f" --index {path}")
+        super().__init__(f"there is no index{where}. Make one: ucofia index FOLDER{option}")
 
 
 class ForeignFolderError(UCoFiAError):

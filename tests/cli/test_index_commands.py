@@ -71,7 +71,7 @@ def test_index_then_search(
     assert out == "3 added, 1 failed\n"
     assert "bad.mp4" in err and "made a new index" in err
     assert run("search", "blue", "--top", "2", "--explain", tmp_path / "why.png") == 0
-    assert (tmp_path / "why-2.png").is_file()
+    assert not (tmp_path / "why-2.png").exists()  # the second is no match
     out, err = capsys.readouterr()
     assert "blue.mp4  at 0:00" in out
     assert (tmp_path / "why.png").exists()
@@ -185,6 +185,7 @@ def test_the_last_index_is_found_from_any_folder(
 def test_exit_codes(run: Run, videos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("search", "red") == 1
     assert capsys.readouterr().err.startswith("ucofia: there is no index at")
+    assert run("search", "red", "--index", "~/nowhere.index") == 1
     run("index", videos)
     assert run("search", "red", "--under", videos / "nowhere") == 3
     assert "nothing in this index matches" in capsys.readouterr().err
@@ -345,21 +346,23 @@ def test_the_real_command_on_a_real_model_folder(
 def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "videos"
     clip(folder / "red.mp4", ["red"], seconds_each=0.5)
+    (folder / "bad.mp4").write_bytes(b"no video")
     words = ("index", folder, "--model", model, "--watch", "--every", 0.05, "--prune")
     watching = command(tmp_path / "index", *words)
     assert watching.stdout is not None
-    assert watching.stdout.readline() == "1 added\n"
+    assert watching.stdout.readline() == "1 added, 1 failed\n"
     clip(tmp_path / "blue.mp4", ["blue"], seconds_each=0.5)
     (tmp_path / "blue.mp4").rename(folder / "blue.mp4")
-    assert watching.stdout.readline() == "1 added, 1 unchanged\n"
+    assert watching.stdout.readline() == "1 added, 1 unchanged, 1 failed\n"
     (folder / "blue.mp4").rename(folder / "sky.mp4")
-    assert watching.stdout.readline() == "1 moved, 1 unchanged\n"
+    assert watching.stdout.readline() == "1 moved, 1 unchanged, 1 failed\n"
     (folder / "red.mp4").unlink()
-    assert watching.stdout.readline() == "1 unchanged, 1 removed\n"
+    assert watching.stdout.readline() == "1 unchanged, 1 removed, 1 failed\n"
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=60)
     assert watching.returncode == 130
     assert "what was finished is kept" in err and "Traceback" not in err
+    assert err.count("failed:") == 1 and err.count("looking again every 0.05 s; Ctrl-C") == 1
     left = Index.open(tmp_path / "index", checkpoint.load(model))
     assert [Path(hit.path).name for hit in left.search("blue")] == ["sky.mp4"]
     assert left.verify() == []

@@ -5,8 +5,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -137,6 +138,18 @@ def test_every_verb_has_its_group_in_the_help(capsys: pytest.CaptureFixture[str]
     assert all(verb.rich_help_panel != "Other" for verb in verbs)
 
 
+def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
+    def options(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        for verb, inner in getattr(command, "commands", {}).items():
+            yield from options(inner, f"{name} {verb}")
+        yield from ((f"{name} {one.opts[0]}", one) for one in command.params)
+
+    found = options(typer.main.get_command(app), "ucofia")
+    flags = [(name, one) for name, one in found if getattr(one, "is_flag", False)]
+    shown = [name for name, one in flags if one.metavar != "" and "completion" not in name]
+    assert len(flags) > 10 and shown == []
+
+
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
     from ucofia.cli.search import print_hits
 
@@ -153,6 +166,18 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
     ]
     print_hits([hit("a", None, None)])
     assert capsys.readouterr().out == "  1  a  at 0:05\n"
+
+    unlikely = [hit(name, 0.01, False) for name in "abcde"]
+    print_hits([*unlikely, hit("f", 0.3, False)])
+    out, err = capsys.readouterr()
+    assert [line.split() for line in out.splitlines()] == [
+        ["closest:"],
+        *(f"{number} no match {name} at 0:05".split() for number, name in enumerate("abc", 1)),
+        "6 maybe f at 0:05".split(),
+    ]
+    assert err == "not listed: 2 more called no match; --all lists all\n"
+    print_hits(unlikely, complete=True)
+    assert len(capsys.readouterr().out.splitlines()) == 6
 
 
 def test_an_interrupt_is_not_lost_in_a_library_that_swallows_it(tmp_path: Path) -> None:

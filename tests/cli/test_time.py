@@ -36,6 +36,42 @@ sys.exit(code or (f"loaded {{loaded}}" if loaded else 0))
     assert done.returncode == 0, done.stderr
 
 
+def test_wrong_use_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from ucofia.cli import main
+codes = [main(words) for words in (["search"], ["search", "a dog"], ["describe", "a.mp4"])]
+loaded = [name for name in {HEAVY} if name in sys.modules]
+sys.exit(f"{{codes}}, loaded {{loaded}}" if codes != [2, 1, 1] or loaded else 0)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "UCOFIA_INDEX"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env | {"UCOFIA_CACHE": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "there is no index yet. Make one: ucofia index FOLDER\n" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only this runtime tells its settings")
+@pytest.mark.parametrize(("given", "spins"), [(None, False), ("PASSIVE", False), ("ACTIVE", True)])
+def test_threads_that_wait_give_their_core_away(given: str | None, spins: bool) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = "from ucofia.cli import main; main(['--version']); import torch"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env | ({"OMP_WAIT_POLICY": given} if given else {}) | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert ("GOMP_SPINCOUNT = '0'" not in told) == spins
+
+
 @pytest.mark.parametrize("door", ["search", "encode_text"])
 def test_words_meet_a_joined_model_without_the_library_of_models(
     door: str, tmp_path: Path

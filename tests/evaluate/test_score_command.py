@@ -35,6 +35,15 @@ def test_both_directions_are_printed(files: Path, capsys: pytest.CaptureFixture[
     assert err == ""
 
 
+def test_a_bank_is_used_without_being_told_how(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["score", str(files / "sims.npy"), "--bank", str(files / "bank.npy"), "--json"]
+    assert main(arguments) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    assert [x["normalisation"] for x in lines if x["direction"] == "t2v"] == ["none", "sinkhorn"]
+
+
 def test_everything_at_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["score", str(files / "sims.npy"), "--bank", str(files / "bank.npy")]
     arguments += ["--bank-v2t", str(files / "bank_v2t.npy"), "--normalise", "all"]

@@ -8,7 +8,7 @@ import pytest
 from ucofia import TextQuery
 from ucofia.index.text_query import Vocabulary, hints
 
-WHOLE = "a people with red balloon kitten dog on beach strand elephant umbrella".split()
+WHOLE = "a people with red balloon kitten dog on beach strand elephant umbrella eine".split()
 
 
 class Pieces:
@@ -42,6 +42,7 @@ def found(text: str, bank: Sequence[str] = ()) -> list[tuple[str, str | None]]:
     [
         ("a red ballon", "a red balloon"),
         ("a baloon without an umbrela", "a balloon, without an umbrella"),
+        ("strnad", "strand"),  # letters in another order
     ],
 )
 def test_a_word_that_is_nearly_known_gets_its_spelling(text: str, better: str) -> None:
@@ -49,7 +50,7 @@ def test_a_word_that_is_nearly_known_gets_its_spelling(text: str, better: str) -
 
 
 @pytest.mark.parametrize(
-    "text", ["привет", "собака на пляже", "perro playa", "un chien sur la plage"]
+    "text", ["привет", "собака на пляже", "perro playa", "un chien sur la plage", "eine Balloone"]
 )
 def test_a_text_that_the_model_cannot_read_says_so(text: str) -> None:
     assert found(text) == [("language", None)]

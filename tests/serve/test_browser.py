@@ -218,6 +218,26 @@ def test_what_the_browser_cannot_play_is_shown_as_pictures(visit: Callable[..., 
     assert page.inner_text(".slideshow .controls span").startswith("0:00 /")
 
 
+def test_the_summary_is_one_line_and_what_is_missing_a_note(
+    visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    film(tmp_path / "v" / "sea.mp4", (sea,), seconds_each=2.0)
+    film(tmp_path / "v" / "night.mp4", (night,), seconds_each=2.0)
+    index = Index.create(tmp_path / "index", scene_model(), segment=2.0, bank=bank())
+    index.add(tmp_path / "v")
+    with running(index) as (site, _):
+        page = visit(at=site)
+        page.wait_for_selector("#add:has-text('Add videos')")
+        (tmp_path / "v" / "night.mp4").unlink()
+        search(page, QUERY)
+        assert not page.is_visible("#add")  # on the first page only
+        assert page.inner_text("#summary") == "1 match in 2 videos."
+        assert page.inner_text("#note").startswith("1 video left out: moved, deleted")
+        page.click("#home")
+        page.wait_for_selector("#add:visible")
+        assert not page.is_visible("#note")
+
+
 def test_a_file_that_is_gone_says_so(visit: Callable[..., Page], tmp_path: Path) -> None:
     index = Index.create(tmp_path / "index", scene_model())
     path = film(tmp_path / "videos" / "sea.mp4", (sea,), seconds_each=1.0)

@@ -52,6 +52,9 @@ _plain_warning = warnings.formatwarning
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; our own errors, and those of files, are one line and exit code 1."""
     warnings.formatwarning = _warning
+    # Read when torch is imported. Else threads that wait for one another keep a core busy, and
+    # where anything else runs beside them, most of the time goes into waiting.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal of another encoding shows escapes
             stream.reconfigure(errors="backslashreplace")

@@ -65,6 +65,8 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
     """Find the index to search: as given, by the variable, upwards from here, or the last made."""
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:
+        if not _is_elsewhere(named) and not Path(named).expanduser().exists():
+            raise NoIndexError(named)  # before anything heavy is loaded
         return named
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -77,7 +79,7 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
         if or_last and last.is_dir():
             print_message(f"in the index {last}")
             return str(last)
-    raise NoIndexError(here / INDEX_FOLDER)
+    raise NoIndexError(None)
 
 
 def remember_index(where: str, given: str | None) -> None:

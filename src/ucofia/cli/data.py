@@ -60,7 +60,9 @@ def list_data(json: JsonOption = False) -> int:
 def check(
     name: DatasetArgument,
     data: DataOption = None,
-    decode: Annotated[bool, typer.Option(help="Open every video, not only look for it.")] = True,
+    decode: Annotated[
+        bool, typer.Option(help="Open every video, not only look for it.", metavar="")
+    ] = True,
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
 ) -> int:

@@ -89,10 +89,12 @@ def index_command(
             "--prune/--no-prune",
             help="Forget files that are gone, always or never. Default: unless their folder is "
             "empty or away, as when a disk is not connected.",
+            metavar="",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and look again every --every seconds.")
+        bool,
+        typer.Option("--watch", help="Stay, and look again every --every seconds.", metavar=""),
     ] = False,
     every: Annotated[
         float, typer.Option(help="Seconds between two looks with --watch.", min=0)
@@ -162,7 +164,9 @@ def index_command(
         else:
             trouble = ""
             if last is None or _is_news(report, last):
-                show_json(report) if json else _print_report(report, opened)
+                show_json(report) if json else _print_report(report, opened, told=last)
+                if last is None and watch:
+                    print_message(f"looking again every {every:g} s; Ctrl-C ends it")
             last = report
         if not watch:
             return 0
@@ -303,7 +307,8 @@ def _is_news(report: "AddReport", last: "AddReport") -> bool:
     return bool(report.added or report.changed or report.moved or report.removed or is_new)
 
 
-def _print_report(report: "AddReport", opened: "Index") -> None:
+def _print_report(report: "AddReport", opened: "Index", *, told: "AddReport | None") -> None:
+    """Print what was done; failures only once to somebody who watches."""
     counts = {
         "added": report.added,
         "changed": report.changed,
@@ -313,7 +318,10 @@ def _print_report(report: "AddReport", opened: "Index") -> None:
         "failed": len(report.failed),
     }
     show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
+    known = {(failure.path, failure.reason) for failure in told.failed} if told else set()
     for failure in report.failed:
+        if (failure.path, failure.reason) in known:
+            continue
         again = " (as before; not tried again)" if failure.is_known else ""
         print_message(f"  failed: {failure.path}: {failure.reason}{again}")
     for warning in report.warnings:

@@ -19,7 +19,7 @@ IndexOption = Annotated[
         "the last `ucofia index FOLDER`.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write the result as JSON.", metavar="")]
 DeviceOption = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 ClusterOption = Annotated[
     str | None,

@@ -38,7 +38,8 @@ TruthOption = Annotated[
     Path | None, typer.Option(help="Video index of every text row. Default: the diagonal.")
 ]
 NormaliseOption = Annotated[
-    list[NormaliseChoice] | None, typer.Option(help="May be repeated. Default: none.")
+    list[NormaliseChoice] | None,
+    typer.Option(help="May be repeated. Default: none; with a bank also sinkhorn."),
 ]
 TemperatureOption = Annotated[
     float | None,
@@ -79,8 +80,9 @@ def score(
     from ucofia.evaluate.matrix_files import load_levels, load_truth
     from ucofia.evaluate.matrix_report import Settings, score_matrix
 
-    kinds, depths = _kinds(normalise or [NormaliseChoice.NONE]), _depths(at)
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
+    usual = [NormaliseChoice.NONE, *([NormaliseChoice.SINKHORN] if any(given.values()) else [])]
+    kinds, depths = _kinds(normalise or usual), _depths(at)
     report = score_matrix(
         load_levels(sims),
         truth=None if truth is None else load_truth(truth),

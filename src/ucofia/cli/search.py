@@ -35,6 +35,7 @@ T = TypeVar("T")
 FIRST_DAY = datetime(1971, 1, 1)
 NAMED = 3  # of videos that are nearly the same
 HINTED = 10  # texts; more hints than that are not printed
+FEWEST = 3  # hits that are printed, however unlikely
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
     list[str] | None,
@@ -50,6 +51,7 @@ ExactOption = Annotated[
         "--exact/--fast",
         help="Score all that could matter, or a fixed number; --fast says how much of the "
         "exact list it finds here.",
+        metavar="",
     ),
 ]
 MinConfidenceOption = Annotated[
@@ -59,8 +61,11 @@ ExplainOption = Annotated[
     Path | None,
     typer.Option(
         help="Write a picture (why.png) or the numbers (why.json) of why the first hit was found; "
-        "those of further hits are why-2.png and so on."
+        "those of further matches are why-2.png and so on."
     ),
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="Also list what is called no match.", metavar="")
 ]
 QueriesOption = Annotated[
     Path | None, typer.Option(help="A file with one text per line, instead of TEXT.")
@@ -76,6 +81,7 @@ def search(
     top: TopOption = 10,
     exact: ExactOption = True,
     min_confidence: MinConfidenceOption = None,
+    complete: AllOption = False,
     explain: ExplainOption = None,
     queries: QueriesOption = None,
     under: UnderOption = None,
@@ -87,18 +93,18 @@ def search(
 ) -> int:
     """Find videos with words. Ends with code 3 when nothing matches.
 
-    Several texts combine: the mean of the scores of TEXT and every --and, less what a --not scores
-    above an ordinary video. "no people" and "without a dog" within TEXT mean the same as --not.
+    Hits fit TEXT and every --and, and no --not. "without a dog" in TEXT means --not "a dog".
 
     Example: ucofia search "a beach" --and "a sunset" --not people
     """
-    from ucofia.index.index import Index
-
     texts = _texts(text, queries, also or without)
-    asked = [_question(one, also or [], without or []) for one in texts]
     _require_kind(explain)
+    where = index_here(index)
+    from ucofia.index.index import Index  # costs torch
+
+    asked = [_question(one, also or [], without or []) for one in texts]
     filters = filters_from_options(under, min_seconds, max_seconds, since)
-    opened = Index.open(index_here(index), device=device)
+    opened = Index.open(where, device=device)
     newest = opened.newest()
 
     def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
@@ -114,16 +120,16 @@ def search(
     if text and not also and not without and not asked[0].is_plain:
         print_message(f"looking for: {asked[0]}")
     answers = _shown(newest, asked, top, ask)
-    _print(texts if queries else None, answers, json=json)
+    code = outcome([one.hit for found in answers for one in found], is_empty=not len(opened))
+    _print(texts if queries else None, answers, json=json, complete=complete)
     for question in asked[:HINTED]:
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
     if explain is not None:
-        listed = answers if json else [matches_first(found) for found in answers]
-        _explain([one.hit for found in listed for one in found], explain)
+        _explain([hit for found in answers for hit in _worth_explaining(found)], explain)
     if not exact:
         _say_recall(newest.fast_recall())
-    return outcome([one.hit for found in answers for one in found], is_empty=not len(opened))
+    return code
 
 
 @app.command()
@@ -141,9 +147,10 @@ def describe(
 
     Example: ucofia describe beach.mp4
     """
-    from ucofia.index.index import Index
+    where = index_here(index)
+    from ucofia.index.index import Index  # costs torch
 
-    opened = Index.open(index_here(index), device=device)
+    opened = Index.open(where, device=device)
     chosen = None if texts is None else lines(texts)
     hits = opened.describe(video, chosen, top=top)
     if json:
@@ -170,16 +177,17 @@ def similar(
 
     Example: ucofia similar beach.jpg --top 5
     """
-    from ucofia.index.index import Index
+    where = index_here(index)
+    from ucofia.index.index import Index  # costs torch
 
     filters = filters_from_options(under, min_seconds, max_seconds, since)
-    newest = Index.open(index_here(index), device=device).newest()
+    newest = Index.open(where, device=device).newest()
 
     def ask(some: "Sequence[Path]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
     answers = _shown(newest, [example], top, ask)
-    _print(None, answers, json=json)
+    _print(None, answers, json=json, complete=True)
     return 0 if answers[0] else NO_MATCH
 
 
@@ -209,7 +217,13 @@ def _shown(
     return found
 
 
-def _print(texts: list[str] | None, answers: "list[list[DistinctHit]]", *, json: bool) -> None:
+def _print(
+    texts: list[str] | None,
+    answers: "list[list[DistinctHit]]",
+    *,
+    json: bool,
+    complete: bool,
+) -> None:
     """Print the hits of one text, or of several with the texts."""
     if json:
         written = [[_written(one) for one in found] for found in answers]
@@ -222,7 +236,7 @@ def _print(texts: list[str] | None, answers: "list[list[DistinctHit]]", *, json:
     for number, found in enumerate(answers):
         if texts is not None:
             show(f"# {texts[number]}")
-        print_hits(found)
+        print_hits(found, complete=complete)
 
 
 def _written(one: "DistinctHit") -> dict[str, object]:
@@ -233,22 +247,35 @@ def _written(one: "DistinctHit") -> dict[str, object]:
     return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
-def matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
-    """The order in which hits are printed."""
+def _matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
     return sorted(found, key=lambda one: one.hit.is_match is False)
 
 
-def print_hits(found: "list[DistinctHit]") -> None:
-    """Print hits as a table: matches first, confidence in words; scores are in --json."""
+def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
+    """The matches, or the first hit where there are none."""
+    hits = [one.hit for one in _matches_first(found)]
+    return [hit for hit in hits if hit.is_match is not False] or hits[:1]
+
+
+def print_hits(found: "list[DistinctHit]", *, complete: bool = False) -> None:
+    """Print hits as a table: matches first, confidence in words; scores are in --json.
+
+    Args:
+        found: the hits, best first.
+        complete: also those that are called no match, beyond the first few.
+    """
     from ucofia.index.calibration.confidence import match_word
 
-    listed = matches_first(found)
-    matches = sum(one.hit.is_match is not False for one in listed)
-    for number, one in enumerate(listed, 1):
+    matches = sum(one.hit.is_match is not False for one in found)
+    left_out = 0
+    for number, one in enumerate(_matches_first(found), 1):
         hit = one.hit
-        if 0 < matches == number - 1:
-            show("less likely:")
         word = match_word(hit.confidence, hit.is_match)
+        if word == "no match" and number > FEWEST and not complete:
+            left_out += 1
+            continue
+        if matches == number - 1:
+            show("less likely:" if matches else "closest:")
         label = f"{word:<12}  " if word else ""
         show(f"{number:>3}  {label}{hit.path}  at {format_timecode(hit.best_second)}")
         for moment in hit.moments:
@@ -258,6 +285,8 @@ def print_hits(found: "list[DistinctHit]") -> None:
             show(f"     {' ' * len(label)}also in {place.path}")
         if one.similar:
             show(f"     {' ' * len(label)}{len(one.similar)} similar: {_names(one.similar)}")
+    if left_out:
+        print_message(f"not listed: {left_out} more called no match; --all lists all")
 
 
 def _names(found: "Sequence[DistinctHit]") -> str:

@@ -44,7 +44,9 @@ TokenOption = Annotated[
     str | None,
     typer.Option(envvar="UCOFIA_TOKEN", help="Answer only requests with this token."),
 ]
-OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+OpenOption = Annotated[
+    bool, typer.Option("--open", help="Open the page in a browser.", metavar="")
+]
 AllowHostOption = Annotated[
     list[str] | None, typer.Option(help="A name under which browsers may reach the server.")
 ]

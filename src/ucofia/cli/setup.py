@@ -12,7 +12,9 @@ from ucofia.cli.options import JsonOption
 from ucofia.errors import MissingExtraError
 
 SIZE = "about 180 MB"
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before the download.", metavar="")
+]
 
 
 ClipOption = Annotated[
@@ -64,6 +66,8 @@ def setup(yes: YesOption = False, clip: ClipOption = None, json: JsonOption = Fa
         show_json(made)
     else:
         show(*(f"{name} is ready in {place}" for name, place in made.items()))
+        chosen = "" if clip is None else f" --model {starter_parts.WITH_CLIP}"
+        print_message(f"next: ucofia index ~/Videos{chosen}, or ucofia demo")
     return 0
 
 

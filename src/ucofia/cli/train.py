@@ -67,18 +67,19 @@ LoraOption = Annotated[
     ),
 ]
 MergeOption = Annotated[
-    bool, typer.Option(help="With --lora: save a whole model, not only what was trained.")
+    bool,
+    typer.Option(help="With --lora: save a whole model, not only what was trained.", metavar=""),
 ]
 ChunkOption = Annotated[
     int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
 ]
 RecomputeOption = Annotated[
     bool,
-    typer.Option(help="Activation checkpointing in the towers: less memory, slower."),
+    typer.Option(help="Activation checkpointing in the towers: less memory, slower.", metavar=""),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
-BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.")]
+BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.", metavar="")]
 TrackOption = Annotated[
     list[str] | None,
     typer.Option(help="Also log to tensorboard, trackio or wandb; may be repeated."),

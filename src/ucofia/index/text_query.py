@@ -62,6 +62,11 @@ FEWEST_LETTERS = 4  # shorter words say little about a language
 LETTERS_OFF = 2  # letters by which a misspelt word is too long or too short
 # Where one of these stands, a text is English, however rare its other words are.
 _ENGLISH = frozenset("a an and at by for from her his is of on the to with".split())
+# Where one of these stands beside a word that is cut, that word is not misspelt English.
+_NOT_ENGLISH = frozenset(
+    "auf avec dans della der ein eine einem einen einer im mit nella ohne para sobre uma una und "
+    "une".split()
+)
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -262,7 +267,8 @@ class Vocabulary:
                 and len(other) >= FEWEST_LETTERS
                 and abs(len(other) - len(plain)) <= LETTERS_OFF
             ]
-            matches = difflib.get_close_matches(plain, sorted(near), n=1, cutoff=cutoff)
+            turned = [other for other in sorted(near) if sorted(other) == sorted(plain)]  # "brid"
+            matches = turned or difflib.get_close_matches(plain, sorted(near), n=1, cutoff=cutoff)
             if matches:
                 return matches[0]
         return None
@@ -292,9 +298,10 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     strange = [word for word in cut_words(text, backbone) if word.lower() not in known.bank]
     foreign = [word for word in words if not _is_latin(word)]
     content = [word for word in words if len(word) >= FEWEST_LETTERS]
-    is_english = any(word.lower() in _ENGLISH for word in words)
-    is_strange = len(strange) >= 2 and 2 * len(strange) > len(content) and not is_english
-    if is_strange or (foreign and _is_spelt_out(text, backbone)):
+    small = {word.lower() for word in words}
+    are_most = len(strange) >= 2 and 2 * len(strange) > len(content)
+    is_strange = are_most or (strange and small & _NOT_ENGLISH)
+    if (is_strange and not small & _ENGLISH) or (foreign and _is_spelt_out(text, backbone)):
         listed = ", ".join((foreign or strange)[:3])
         reads = " It reads English." if {"people", "with"} <= known.tokens else ""
         return [Hint("language", f"The model hardly knows these words: {listed}.{reads}")]

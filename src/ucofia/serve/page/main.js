@@ -98,6 +98,7 @@ function setView(isHome) {
   $("notice").hidden = true;
   $("more").hidden = true;
   $("summary").textContent = "";
+  $("note").hidden = true;
   $("hints").hidden = true;
   $("example").hidden = !example;
 }
@@ -168,11 +169,13 @@ function summarise(answer) {
   const notes = [
     answer.was_cut ? "Your text is longer than the model reads; its end was left out." : "",
     answer.gone ? `${plural(answer.gone, "video")} left out: moved, deleted, or on a disk that is not connected.` : "",
-  ].filter(Boolean);
+  ].filter(Boolean).join(" ");
   const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
   const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
   const less = answer.unwanted.length ? `, without ${answer.unwanted.join(", ")}` : "";
-  $("summary").textContent = [count.replace(/\.$/, `${less}.`), ...notes].join(" ");
+  $("summary").textContent = count.replace(/\.$/, `${less}.`);
+  $("note").textContent = notes;
+  $("note").hidden = !notes;
   hint(answer.hints);
   $("rest").open = isJudged && !matches;
 }

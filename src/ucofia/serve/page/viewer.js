@@ -32,7 +32,7 @@ export function open(hit, { text, showWhy, onclose, onsimilar, onstep }) {
   const whyButton = text ? make("button", { type: "button", class: "pill", title: "Why this one (w)", "aria-expanded": "false", onclick: () => toggle() }, icon("why"), make("span", {}, "Why")) : null;
   const top = make("header", { class: "top" },
     button("back", "Close (Esc)", onclose, "leave"),
-    make("div", { class: "name" }, make("h2", { title: hit.path }, title(hit.path)), make("p", {}, matchWord(hit), make("span", { title: hit.path }, folderName(hit.path)))),
+    make("div", { class: "name" }, make("h2", { title: hit.path }, title(hit.path)), make("p", {}, matchWord(hit), make("span", { title: hit.path }, make("bdi", {}, folderName(hit.path))))),
     whyButton,
     make("button", { type: "button", class: "pill", title: "Videos like this one (s)", onclick: () => onsimilar(hit) }, icon("similar"), make("span", {}, "Similar")),
     button("back", "Previous (p)", () => onstep(-1), "step"), button("next", "Next (n)", () => onstep(1), "step"));
