@@ -24,6 +24,7 @@ from ucofia.index.search.kernels import (
     bound_units,
     centres,
     estimated,
+    padded_words,
 )
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import QuantisedUnits, column_of
@@ -81,7 +82,8 @@ def names_of(query: Query, units: Sequence[str]) -> list[str]:
 def vectors_of(query: Query, name: str) -> Float[Array, "w d"]:
     """The vectors of a text that a level meets videos with."""
     units, mask = text_units(query.texts[name], query.levels[name].aggregator.level.text)
-    return np.asarray(units[0][mask[0]].numpy())
+    vectors = np.asarray(units[0][mask[0]].numpy())
+    return vectors if query.levels[name].aggregator.mean_share else padded_words(vectors)
 
 
 def words_of(query: Query, name: str, quantised: QuantisedUnits) -> Words:
@@ -100,7 +102,7 @@ def centres_of_levels(
     rows: Array | None,
     *,
     names: Sequence[str],
-) -> list[dict[str, Float[Tensor, "w n"]]]:
+) -> list[dict[str, Float[Tensor, "n w"]]]:
     """For every query and level the products with all centres; one pass for all of them."""
     found: list[dict[str, Tensor]] = [{} for _ in queries]
     by_unit: dict[VideoUnit, list[str]] = {}
@@ -112,12 +114,12 @@ def centres_of_levels(
         products = centres(preview.quantised[unit], rows, vectors)
         edge = 0
         for at, name, one in asked:
-            found[at][name] = products[edge : edge + len(one)]
+            found[at][name] = products[:, edge : edge + len(one)].contiguous()
             edge += len(one)
     return found
 
 
-def counted(query: Query, name: str, largest: Float[Tensor, "w n"]) -> Float[Array, " n"]:
+def counted(query: Query, name: str, largest: Float[Tensor, "n w"]) -> Float[Array, " n"]:
     """What a level adds to the score, from the largest similarity of each word."""
     share = query.levels[name].aggregator.mean_share
     assert share is not None
@@ -126,7 +128,7 @@ def counted(query: Query, name: str, largest: Float[Tensor, "w n"]) -> Float[Arr
 
 def largest(
     query: Query, names: Sequence[str], collection: Collection, rows: Array | None
-) -> dict[str, Float[Tensor, "w n"]]:
+) -> dict[str, Float[Tensor, "n w"]]:
     """The largest similarity of every word, from the vectors themselves; for some rows or all."""
     return {
         name: _largest(vectors_of(query, name), unit_of(query, name), collection, rows)
@@ -141,22 +143,22 @@ def pooled_estimate(
     total = np.zeros(len(collection) if rows is None else len(rows), np.float32)
     for name in filter(lambda name: is_pooled(query, name), query.levels):
         found = _largest(vectors_of(query, name), "video", collection, rows)
-        total += np.float32(share_of(query, name)) * found[0].numpy()
+        total += np.float32(share_of(query, name)) * found[:, 0].numpy()
     return total
 
 
 def _largest(
     words: Float[Array, "w d"], unit: VideoUnit, collection: Collection, rows: Array | None
-) -> Float[Tensor, "w n"]:
+) -> Float[Tensor, "n w"]:
     column, mask = column_of(collection, unit)
     if rows is not None:
         column, mask = column.rows(rows), mask[rows]
     text = torch.from_numpy(words)
-    out = torch.empty(len(text), len(column))
+    out = torch.empty(len(column), len(text))
     for start, stop, block in column.blocks(max(1, LARGEST_AT_ONCE // column.units)):
         product = torch.from_numpy(block).float() @ text.mT
         hidden = ~torch.from_numpy(mask[start:stop])[..., None]
-        out[:, start:stop] = product.masked_fill(hidden, float("-inf")).amax(1).mT
+        out[start:stop] = product.masked_fill(hidden, float("-inf")).amax(1)
     return out
 
 
@@ -169,13 +171,13 @@ class LevelBound:
         preview: Preview,
         collection: Collection,
         rows: Array,
-        centre: Float[Tensor, "w n"],
+        centre: Float[Tensor, "n w"],
     ) -> None:
         self.words, self.rows, self.centre = words, rows, centre
         self.quantised = preview.quantised[words.unit]
         self.column, self.mask = column_of(collection, words.unit)
         radius = torch.from_numpy(self.quantised.radius[rows])
-        self.value = words.bound_over_words(torch.addcmul(centre, words.length[:, None], radius))
+        self.value = words.bound_over_words(torch.addcmul(centre, radius[:, None], words.length))
         self.estimate = words.bound_over_words(centre)
         self.place = np.arange(len(rows))  # of each candidate that is left among all rows
         self.units: Units | None = None
@@ -195,23 +197,26 @@ class LevelBound:
         if not self.quantised.codes:
             return self.estimate[which]
         place = self.place[which]
-        return estimate(self.words, self.quantised, self.rows[place], self.centre[:, place])
+        return estimate(self.words, self.quantised, self.rows[place], self.centre[place])
 
     def tighten_by_codes(self, need: Float[Array, " n"], cut: int) -> None:
-        """Tighten the bound of every row by one cut of its codes, as far as it reaches `need`."""
-        if cut >= len(self.quantised.codes):
+        """Tighten the bound of every row by one cut of its codes, as far as it reaches `need`.
+
+        Where the maximum over several words counts, units that reach it pass all cuts at once.
+        """
+        cuts = len(self.quantised.codes)
+        if cut >= cuts or not len(self.place):
             return
-        given = (self.words, self.quantised, self.rows, self.centre)
+        given = (self.words, self.quantised, self.rows, self.centre, self.place)
         if self.words.mean_share:
-            found = bound_each_word(*given, self.place, cut)
+            found = bound_each_word(*given, cut)
         elif len(self.words.at) == 1:  # meets all units so quickly that none need be listed
-            listed = need if cut == len(self.quantised.codes) - 1 else None
-            found, self.units = bound_rows(*given, self.place, listed, cut)
+            listed = need if cut == cuts - 1 else None
+            found, self.units = bound_rows(*given, listed, cut)
         elif self.units is None:
-            found, self.units = bound_rows(*given, self.place, need, cut)
+            found, self.units = bound_units(*given, need)
         else:
-            units = bound_units(*given, self.place, self.units.reaching(need), cut)
-            found, self.units = units.largest(need), units.reaching(need)
+            return
         self.value = np.minimum(self.value, found)
 
     def tighten_by_vectors(self, need: Float[Array, " n"]) -> None:
@@ -231,7 +236,7 @@ class LevelBound:
 
 
 def estimate(
-    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Tensor, "w n"]
+    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Tensor, "n w"]
 ) -> Float[Array, " n"]:
     """Estimate each row's value from the first coordinates of its codes; not a bound."""
     return words.bound_over_words(

@@ -3,10 +3,10 @@
 Texts are quantised like segments, so that all products are of 8-bit integers (`int8_product`), and
 the norm of what that leaves out is added to every bound. Nothing here knows queries, levels or
 scores: words come in the coordinates of the quantised vectors (`Words`), and thresholds are
-similarities. Words are the first axis of every matrix, so that the largest over words is quick.
+similarities. Words are the last axis of every matrix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,11 +22,11 @@ from ucofia.index.storage.schema import Array
 
 # Block sizes whose products stay in the processor's cache.
 CENTRES_AT_ONCE = 4096
-UNITS_AT_ONCE = 8192
-ROWS_OF_UNITS = 32768  # units of all rows that are bounded at once
-DENSE = 1.5  # rows of a stretch for each that is wanted, up to which all are bounded
+UNITS_AT_ONCE = 12288
+ROWS_AT_ONCE = 4096  # whose bounds stay in the cache
+WORDS_AT_ONCE = 32  # torch takes as long for fewer, but for powers of two
+DENSE = 1.25  # rows of a stretch for each that is wanted, up to which all are bounded
 INT32_SAFE = 2.0**30
-ONE_PART_FROM = 16  # words; below, a second part of their codes costs nothing
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TextCodes:
 
     codes: Int8[Tensor, "pw k"]
     scales: tuple[float, ...]  # of each part
-    error: Float[Tensor, " w"]  # norm of what all parts leave out
+    lost: Float[Tensor, "w k"]  # what all parts leave out
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "w k"], *, parts: int) -> "TextCodes":
@@ -48,18 +48,21 @@ class TextCodes:
             scales.append(scale)
             left = left - part * scale
             scale /= 2 * LARGEST  # rounding left at most half a step
-        error = left.norm(dim=1).float() * (1 + LENGTH_ROUNDING)
-        return cls(torch.cat(codes), tuple(scales), error)
+        return cls(torch.cat(codes), tuple(scales), left)
 
-    def products(self, units: Sequence[Int8[Tensor, "n _k"]]) -> Num[Tensor, "w n"]:
-        """Products with the codes of units, given in stretches, in steps of the first scale."""
-        texts = torch.split(self.codes, [stretch.shape[1] for stretch in units], dim=1)
-        found = int8_product(texts[0].contiguous(), units[0])
-        for text, stretch in zip(texts[1:], units[1:], strict=True):
-            found += int8_product(text.contiguous(), stretch)
+    def error(self, cut: int | None = None) -> Float[Tensor, " w"]:
+        """The length of what the codes up to a coordinate leave out."""
+        lengths: Tensor = self.lost[:, :cut].norm(dim=1)
+        return lengths.float() * (1 + LENGTH_ROUNDING)
+
+    def products(self, units: Int8[Tensor, "n _k"], *, begin: int = 0) -> Num[Tensor, "n w"]:
+        """Products with units, of coordinates from `begin` on, in steps of the first scale."""
+        text = self.codes[:, begin : begin + units.shape[1]].contiguous()
         if len(self.scales) == 1:
-            return found
-        high, low = found.float().chunk(2)
+            return int8_product(units, text)
+        # One vector in two parts: quicker the other way round.
+        found = int8_product(text, units).mT if len(text) == 2 else int8_product(units, text)
+        high, low = found.float().chunk(2, dim=1)
         return torch.add(high, low, alpha=self.scales[1] / self.scales[0])
 
 
@@ -75,27 +78,23 @@ class Words:
     cuts: tuple[int, ...]
 
     @cached_property
-    def codes(self) -> tuple[TextCodes, ...]:
-        """Codes of the coordinates up to each cut."""
-        parts = 2 if len(self.at) <= ONE_PART_FROM else 1
-        return tuple(
-            TextCodes.of(torch.from_numpy(self.at[:, :cut]), parts=parts) for cut in self.cuts
-        )
+    def codes(self) -> TextCodes:
+        """Codes of the coordinates up to the last cut; of a single word in two parts."""
+        parts = 2 if len(self.at) == 1 else 1
+        return TextCodes.of(torch.from_numpy(self.at[:, : self.cuts[-1]]), parts=parts)
 
-    def beyond(self, cut: int) -> Float[Tensor, " w"]:
-        """The length of each word beyond a cut."""
-        return _lengths(self.at[:, self.cuts[cut] :])
-
-    def within(self, cut: int) -> Float[Tensor, " w"]:
-        """The length of each word up to a cut."""
-        return _lengths(self.at[:, : self.cuts[cut]])
+    def norms(self, cut: int) -> Float[Tensor, "3 w"]:
+        """Lengths of each word beyond a cut and up to it, and of what codes up to it leave out."""
+        edge = self.cuts[cut]
+        lengths = _lengths(self.at[:, edge:]), _lengths(self.at[:, :edge])
+        return torch.stack([*lengths, self.codes.error(edge)])
 
     @property
     def length(self) -> Float[Tensor, " w"]:
         """The length of each word."""
         return _lengths(self.at)
 
-    def bound_over_words(self, largest: Float[Tensor, "w n"]) -> Float[Array, " n"]:
+    def bound_over_words(self, largest: Float[Tensor, "n w"]) -> Float[Array, " n"]:
         """Bound the aggregate over words from a bound of each word."""
         return bound_over_words(largest, self.mean_share)
 
@@ -140,17 +139,23 @@ class Units:
 NO_UNITS = Units(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
-def bound_over_words(largest: Float[Tensor, "w n"], mean_share: float) -> Float[Array, " n"]:
+def bound_over_words(largest: Float[Tensor, "n w"], mean_share: float) -> Float[Array, " n"]:
     """Bound the aggregate over words: `mean_share` of their mean, the rest of their maximum."""
-    bound = largest.amax(0)
+    bound = largest.amax(1)
     if mean_share:
-        bound = mean_share * largest.mean(0) + (1 - mean_share) * bound
+        bound = mean_share * largest.mean(1) + (1 - mean_share) * bound
     return np.asarray(bound.numpy())
+
+
+def padded_words(vectors: Float[Array, "w d"]) -> Float[Array, "_w d"]:
+    """Repeat a word until there are as many as torch multiplies quickest; no maximum changes."""
+    size = min(WORDS_AT_ONCE, 1 << (len(vectors) - 1).bit_length())
+    return np.pad(vectors, ((0, -len(vectors) % size), (0, 0)), mode="edge")
 
 
 def centres(
     quantised: QuantisedUnits, rows: Array | None, vectors: Float[Array, "w d"]
-) -> Float[Tensor, "w n"]:
+) -> Float[Tensor, "n w"]:
     """Products of vectors with the centres of some rows, or of all; never below the true ones.
 
     Each vector has a scale of its own: its products do not depend on what else is asked.
@@ -162,42 +167,34 @@ def centres(
     scale = torch.from_numpy(quantised.scale if rows is None else quantised.scale[rows])
     centre = torch.from_numpy(quantised.centre)
     most = LARGEST * vectors.shape[1] ** 0.5  # a centre's codes are no longer
-    out = torch.empty(len(vectors), count)
+    error, each = text.error() * most, largest[:, 0]
+    out = torch.empty(count, len(vectors))
     for start in range(0, count, CENTRES_AT_ONCE):
         part = slice(start, start + CENTRES_AT_ONCE)
         some = centre[part] if rows is None else _taken(centre, rows[part])
-        torch.mul(text.products([some]), text.scales[0], out=out[:, part])
-    return out.add_(text.error[:, None] * most).mul_(largest).mul_(scale)
+        product = torch.add(error, text.products(some), alpha=text.scales[0]).mul_(each)
+        torch.mul(product, scale[part, None], out=out[part])
+    return out
 
 
 def bound_rows(
     words: Words,
     quantised: QuantisedUnits,
     rows: Array,
-    centre: Float[Tensor, "w n"],
+    centre: Float[Tensor, "n w"],
     which: Array,
     need: Float[Array, " i"] | None,
     cut: int,
 ) -> tuple[Float[Array, " i"], Units]:
     """Bound some of the rows by all units at some cut; tell which units reach `need`, if any."""
-    size = max(1, ROWS_OF_UNITS // quantised.codes[0].shape[1])
-    codes = _Cut.of(words, quantised, cut)
+    coded = _Cut.of(words, quantised, cut)
     value, found = np.empty(len(which), dtype=np.float32), []
-    for start in range(0, len(which), size):
-        part, some = slice(start, start + size), which[start : start + size]
-        first, stop = int(some[0]), int(some[-1]) + 1
-        if stop - first <= DENSE * len(some):  # cheaper than a copy of those that are wanted
-            bound = codes.bound_rows(rows[first:stop], centre[:, first:stop])
-            bound = bound.index_select(0, torch.from_numpy(some - first))
-        else:
-            bound = codes.bound_rows(rows[some], centre[:, some])
-        value[part] = bound.amax(1).numpy()
-        if need is None:
-            continue
-        left = np.flatnonzero(value[part] >= need[part])
-        near = bound.numpy()[left]
-        at, unit = np.nonzero(near >= need[part][left][:, None])
-        found.append(Units(start + left[at], unit, near[at, unit]))
+    for block in _blocks(rows, centre, which):
+        bound = coded.bound_block(block).index_select(0, block.wanted)
+        value[block.part] = bound.amax(1).numpy()
+        if need is not None:
+            at, unit = np.nonzero(bound.numpy() >= need[block.part, None])
+            found.append(Units(block.part.start + at, unit, bound.numpy()[at, unit]))
     return value, Units.of(found)
 
 
@@ -205,58 +202,92 @@ def bound_units(
     words: Words,
     quantised: QuantisedUnits,
     rows: Array,
-    centre: Float[Tensor, "w n"],
+    centre: Float[Tensor, "n w"],
     which: Array,
-    units: Units,
-    cut: int,
-) -> Units:
-    """Bound single units of some of the rows by a finer cut."""
-    finer = _Cut.of(words, quantised, cut)
-    bound = np.empty(len(units), dtype=np.float32)
-    for start in range(0, len(units), UNITS_AT_ONCE):
-        part = slice(start, start + UNITS_AT_ONCE)
-        at, unit = torch.from_numpy(which[units.at[part]]), torch.from_numpy(units.unit[part])
-        row = torch.from_numpy(rows)[at]
-        found = finer.bound_units(row, unit, centre.index_select(1, at)).amax(0)
-        bound[part] = np.minimum(units.bound[part], found.numpy())
-    return Units(units.at, units.unit, bound)
+    need: Float[Array, " i"],
+) -> tuple[Float[Array, " i"], Units]:
+    """Bound some of the rows by their units, each of them cut by cut while it reaches `need`."""
+    first, *finer = (_Cut.of(words, quantised, cut) for cut in range(len(quantised.codes)))
+    found = []
+    for block in _blocks(rows, centre, which):
+        needed = torch.full((len(block.row),), torch.inf)
+        needed[block.wanted] = torch.from_numpy(need[block.part])
+        bound = first.bound_block(block)
+        reaches = (bound >= needed[:, None]).flatten().numpy()
+        place = torch.from_numpy(np.flatnonzero(reaches))  # quicker than torch's
+        bound, at, unit = bound.flatten()[place], place // first.units, place % first.units
+        for coded in finer:
+            bound = torch.minimum(bound, coded.bound_units(block, at, unit))
+            left = (bound >= needed[at]).nonzero()[:, 0]
+            at, unit, bound = at[left], unit[left], bound[left]
+        found.append(Units(block.position[at].numpy(), unit.numpy(), bound.numpy()))
+    units = Units.of(found)
+    return units.largest(need), units
 
 
 def bound_each_word(
     words: Words,
     quantised: QuantisedUnits,
     rows: Array,
-    centre: Float[Tensor, "w n"],
+    centre: Float[Tensor, "n w"],
     which: Array,
     cut: int,
 ) -> Float[Array, " i"]:
     """Bound some of the rows by all units at some cut, where the mean over words counts, too."""
-    each = quantised.codes[0].shape[1]
-    finer = _Cut.of(words, quantised, cut)
+    coded = _Cut.of(words, quantised, cut)
     value = np.empty(len(which), dtype=np.float32)
-    for start in range(0, len(which), size := max(1, UNITS_AT_ONCE // each)):
-        part, some = slice(start, start + size), which[start : start + size]
-        row = torch.from_numpy(rows[some]).repeat_interleave(each)
-        unit = torch.arange(each).repeat(len(some))
-        here = centre[:, some].repeat_interleave(each, dim=1)
-        bound = finer.bound_units(row, unit, here).view(len(words.at), -1, each)
-        value[part] = words.bound_over_words(bound.amax(2))
+    for block in _blocks(rows, centre, which):
+        largest = coded.largest_each_word(block).index_select(0, block.wanted)
+        value[block.part] = words.bound_over_words(largest)
     return value
 
 
 def estimated(
     words: Words, quantised: QuantisedUnits, rows: Array, *, cut: int
-) -> Float[Tensor, "w n"]:
+) -> Float[Tensor, "n w"]:
     """Estimate how far each word's best unit lies above the centre; not a bound."""
-    each = quantised.codes[0].shape[1]
-    some = _Cut.of(words, quantised, min(cut, len(quantised.codes) - 1))
-    out = torch.empty(len(words.at), len(rows))
-    for start in range(0, len(rows), size := max(1, UNITS_AT_ONCE // each)):
-        row = torch.from_numpy(rows[start : start + size])
-        product = some.products((row[:, None] * each + torch.arange(each)).flatten())
-        best = product.view(len(words.at), -1, each).amax(2)
-        out[:, start : start + size] = best * (some.step.index_select(0, row) * some.scale)
+    coded = _Cut.of(words, quantised, min(cut, len(quantised.codes) - 1))
+    out = torch.empty(len(rows), len(words.at))
+    for block in _blocks(rows, out, np.arange(len(rows))):
+        parts = [coded.products(block, part).amax(1) for part in coded.parts(block)]
+        out[block.part] = torch.cat(parts) * block.take(coded.step)[:, None]
     return out
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some candidates that are looked at together, and perhaps rows between them."""
+
+    part: slice  # of the candidates
+    wanted: Int[Tensor, " i"]  # where they are among the rows of the block
+    row: Int[Tensor, " n"]
+    centre: Float[Tensor, "n w"]
+    first: int | None  # of all rows, if those of the block follow one another
+
+    def take(self, array: Tensor, part: slice = slice(None)) -> Tensor:
+        """Select the rows of the block, or some of them; a view where they follow one another."""
+        if self.first is None:
+            return array.index_select(0, self.row[part])
+        return array[self.first : self.first + len(self.row)][part]
+
+    @cached_property
+    def position(self) -> Int[Tensor, " n"]:
+        """Where rows of the block are among the candidates."""
+        position = torch.full((len(self.row),), -1)
+        position[self.wanted] = torch.arange(self.part.start, self.part.stop)
+        return position
+
+
+def _blocks(rows: Array, centre: Float[Tensor, "n w"], which: Array) -> Iterator[_Block]:
+    for start in range(0, len(which), ROWS_AT_ONCE):
+        some = which[start : start + ROWS_AT_ONCE]
+        part, first, stop = slice(start, start + len(some)), int(some[0]), int(some[-1]) + 1
+        if stop - first <= DENSE * len(some):  # cheaper than a copy of those that are wanted
+            wanted, row, near = some - first, rows[first:stop], centre[first:stop]
+        else:
+            wanted, row, near = np.arange(len(some)), rows[some], centre[torch.from_numpy(some)]
+        begin = int(row[0]) if (np.diff(row) == 1).all() else None
+        yield _Block(part, torch.from_numpy(wanted), torch.from_numpy(row), near, begin)
 
 
 @dataclass(frozen=True)
@@ -264,69 +295,108 @@ class _Cut:
     """The codes of all segments up to a cut, and the words up to it."""
 
     text: TextCodes
+    edges: tuple[int, ...]  # first coordinate of each stretch of codes
     codes: tuple[Int8[Tensor, "v u k"], ...]
-    step: Float[Tensor, " v"]
+    step: Float[Tensor, " v"]  # what one step of a product is worth
     rest: Float[Tensor, "v u"]
+    rest_range: tuple[Float[Tensor, " v"], ...]  # the longest and shortest of a segment
     lost: Float[Tensor, " v"]
-    kept: Float[Tensor, " v"]  # norm that no unit's codes exceed
-    norms: Float[Tensor, "w 3"]  # of each word beyond the cut, within, and of its codes' error
+    radius: Float[Tensor, " v"]
+    beyond: float  # norm of an ordinary word beyond the cut
+    norms: Float[
+        Tensor, "4 w"
+    ]  # by how much a word's is more, or less; up to the cut; of codes' error
 
     @classmethod
     def of(cls, words: Words, quantised: QuantisedUnits, cut: int) -> "_Cut":
-        text, lost = words.codes[cut], torch.from_numpy(quantised.lost[cut])
+        text, (beyond, within, error) = words.codes, words.norms(cut)
+        ordinary = float(beyond.median())
+        more, less = (beyond - ordinary).clamp(min=0), (beyond - ordinary).clamp(max=0)
         return cls(
             text,
+            (0, *words.cuts[:cut]),
             tuple(torch.from_numpy(codes) for codes in quantised.codes[: cut + 1]),
-            torch.from_numpy(quantised.step),
+            torch.from_numpy(quantised.step) * text.scales[0],
             torch.from_numpy(quantised.rest[cut]),
-            lost,
-            torch.from_numpy(quantised.radius) + lost,
-            torch.stack([words.beyond(cut), words.within(cut), text.error], dim=1),
+            tuple(map(torch.from_numpy, quantised.rest_range[cut])),
+            torch.from_numpy(quantised.lost[cut]),
+            torch.from_numpy(quantised.radius),
+            ordinary,
+            torch.stack([more, less, within, error]),
         )
 
     @property
-    def scale(self) -> float:
-        """What one step of a product is worth."""
-        return self.text.scales[0]
+    def units(self) -> int:
+        """Units of a segment."""
+        return self.rest.shape[1]
 
-    def bound_rows(self, rows: Array, centre: Float[Tensor, "w n"]) -> Float[Tensor, "n u"]:
-        """Bound all units of some rows over all words."""
-        row = torch.from_numpy(rows)
-        product = self.text.products([_taken(part, rows).flatten(0, 1) for part in self.codes])
-        step = self.step.index_select(0, row) * self.scale
-        rest, least = _taken(self.rest, rows), float(self.norms[:, 0].amin())
-        # beyond * rest = least * rest + (beyond - least) * rest; the last by the row's largest.
-        norms = self.norms - torch.tensor([least, 0, 0])
-        plus = self._plus(norms, row, rest.amax(1), centre).div_(step)
-        shaped = product.view(len(norms), *rest.shape)
-        if not product.is_floating_point() and plus.abs().amax() < INT32_SAFE:
-            best = shaped.add_(plus.ceil().int()[..., None]).amax(0).float()
-        else:
-            best = torch.add(shaped, plus[..., None]).amax(0)
-        return best.mul_(step[:, None]).add_(rest, alpha=least)
+    def parts(self, block: _Block) -> Iterator[slice]:
+        """Yield rows of a block whose products stay in the processor's cache."""
+        size = max(1, UNITS_AT_ONCE // self.units)
+        return (slice(at, at + size) for at in range(0, len(block.row), size))
 
-    def bound_units(
-        self, row: Tensor, unit: Tensor, centre: Float[Tensor, "w i"]
-    ) -> Float[Tensor, "w i"]:
-        """Bound single units for each word."""
-        place = row * self.rest.shape[1] + unit
-        rest = self.rest.flatten().index_select(0, place)
-        plus = self._plus(self.norms, row, rest, centre)
-        step = self.step.index_select(0, row) * self.scale
-        return plus.addcmul_(self.products(place).float(), step)
+    def products(self, block: _Block, part: slice) -> Num[Tensor, "n u w"]:
+        """Products of the codes of some rows with all words, in steps."""
+        codes = [block.take(codes, part).flatten(0, 1) for codes in self.codes]
+        return self._products(codes).view(-1, self.units, self.norms.shape[1])
 
-    def products(self, place: Tensor) -> Num[Tensor, "w i"]:
-        """Products of the codes of single units with all words, in steps."""
-        return self.text.products(
-            [part.flatten(0, 1).index_select(0, place) for part in self.codes]
+    def bound_block(self, block: _Block) -> Float[Tensor, "n u"]:
+        """Bound the similarity of all words to each unit of a block."""
+        plus = self._plus(block)[:, None]
+        best = [_add(self.products(block, part), plus[part]).amax(2) for part in self.parts(block)]
+        bound = torch.cat(best).float().mul_(block.take(self.step)[:, None])
+        return bound.add_(block.take(self.rest), alpha=self.beyond)
+
+    def bound_units(self, block: _Block, at: Tensor, unit: Tensor) -> Float[Tensor, " i"]:
+        """Bound the similarity of all words to single units of a block."""
+        plus, place = self._plus(block), block.row[at] * self.units + unit
+        every = [codes.flatten(0, 1) for codes in self.codes]
+        best = [torch.zeros(0)]
+        for start in range(0, len(at), UNITS_AT_ONCE):
+            some = slice(start, start + UNITS_AT_ONCE)
+            product = self._products([codes.index_select(0, place[some]) for codes in every])
+            best.append(_add(product, plus.index_select(0, at[some])).amax(1).float())
+        bound = torch.cat(best).mul_(self.step.index_select(0, block.row[at]))
+        return bound.add_(self.rest.flatten().index_select(0, place), alpha=self.beyond)
+
+    def largest_each_word(self, block: _Block) -> Float[Tensor, "n w"]:
+        """Bound the largest similarity of each word to any unit of each row of a block."""
+        plus, found = self._plus(block)[:, None], []
+        for part in self.parts(block):
+            product = _add(self.products(block, part), plus[part]).float()
+            product *= block.take(self.step, part)[:, None, None]
+            rest = block.take(self.rest, part)[..., None]
+            found.append(product.add_(rest, alpha=self.beyond).amax(1))
+        return torch.cat(found)
+
+    def _products(self, codes: Sequence[Int8[Tensor, "n _k"]]) -> Num[Tensor, "n w"]:
+        found = self.text.products(codes[0])
+        for edge, more in zip(self.edges[1:], codes[1:], strict=True):
+            found += self.text.products(more, begin=edge)
+        return found
+
+    def _plus(self, block: _Block) -> Num[Tensor, "n w"]:
+        """The centre's product, and what is left out may add, in steps; rounded up.
+
+        Of what lies beyond the cut, only by how much a word differs from an ordinary one, by the
+        longest or shortest rest of the row: so it is the same for all units.
+        """
+        longest, shortest = (block.take(norms) for norms in self.rest_range)
+        lost = block.take(self.lost)
+        least = shortest * (1 - 3 * LENGTH_ROUNDING)  # it was rounded up
+        kept = (block.take(self.radius) ** 2 - least**2).clamp_(min=0).sqrt_() + lost
+        plus = torch.addmm(
+            block.centre, torch.stack([longest, shortest, lost, kept], dim=1), self.norms
         )
+        plus /= block.take(self.step)[:, None]
+        is_whole = len(self.text.scales) == 1 and bool(plus.abs().amax() < INT32_SAFE)
+        return plus.ceil_().int() if is_whole else plus
 
-    def _plus(
-        self, norms: Tensor, row: Tensor, rest: Tensor, centre: Float[Tensor, "w n"]
-    ) -> Float[Tensor, "w n"]:
-        """The centre's product, and what coordinates and codes that are left out may add."""
-        lost, kept = self.lost.index_select(0, row), self.kept.index_select(0, row)
-        return torch.addmm(centre, norms, torch.stack([rest, lost, kept]))
+
+def _add(product: Tensor, plus: Tensor) -> Tensor:
+    """Add in place, unless that makes floats of integers."""
+    is_wider = plus.is_floating_point() and not product.is_floating_point()
+    return product + plus if is_wider else product.add_(plus)
 
 
 def _taken(array: Tensor, rows: Array) -> Tensor:

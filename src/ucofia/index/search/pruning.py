@@ -77,17 +77,21 @@ class Pruning:
         if self.threshold == -np.inf:
             return
         finest = max(len(level.quantised.codes) for level in self.levels)
-        looks: list[Callable[[LevelBound, Array], None]] = [
-            partial(LevelBound.tighten_by_codes, cut=cut) for cut in range(finest)
-        ]
-        for look in (*looks, LevelBound.tighten_by_vectors):
+        for cut in range(finest):
             for level in self.levels:
-                share = np.float32(level.words.share)
-                if share > 0 and len(self.rows) > SCORED_AT_ONCE:
-                    # Twice the slack, so that what is just below the need is dropped.
-                    others = self.bound - share * level.value
-                    look(level, (self.threshold - 2 * self.slack - others) / share)
-                    self._drop()
+                self._look(level, partial(level.tighten_by_codes, cut=cut))
+        # Most words first: theirs are the loosest bounds, and drop most once they are tight.
+        for level in sorted(self.levels, key=lambda level: -len(level.words.at)):
+            self._look(level, level.tighten_by_vectors)
+
+    def _look(self, level: LevelBound, tighten: Callable[[Array], None]) -> None:
+        """Tighten one level as far as needed; drop what cannot reach the threshold."""
+        share = np.float32(level.words.share)
+        if share > 0 and len(self.rows) > SCORED_AT_ONCE:
+            # Twice the slack, so that what is just below the need is dropped.
+            others = self.bound - share * level.value
+            tighten((self.threshold - 2 * self.slack - others) / share)
+            self._drop()
 
     def best_totals(self) -> Array:
         """The best totals so far, at most as many as the list is long."""

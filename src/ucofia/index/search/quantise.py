@@ -12,6 +12,7 @@ product.
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -64,6 +65,11 @@ class QuantisedUnits:
         plain = {name: arrays[name] for name in ("centre", "scale", "radius", "step")}
         return cls(axes, **plain, codes=cut("codes"), rest=cut("rest"), lost=cut("lost"))
 
+    @cached_property
+    def rest_range(self) -> tuple[tuple[Float[Array, " v"], Float[Array, " v"]], ...]:
+        """The longest and the shortest norm of a unit of each segment, beyond each cut."""
+        return tuple((rest.max(1), rest.min(1)) for rest in self.rest)
+
     def arrays(self) -> dict[str, Array]:
         """The arrays by their names on disk."""
         found = {name: getattr(self, name) for name in ("centre", "scale", "radius", "step")}
@@ -100,7 +106,7 @@ def axes_of(collection: Collection, unit: VideoUnit, texts: Float[Array, "n d"] 
     middle = back @ _power(root @ b @ root, 0.5) @ back
     half, other = _power(middle, 0.5), _power(middle, -0.5)
     _, turned = np.linalg.eigh(half @ a @ half)
-    turned = turned[:, ::-1].T
+    turned = _evened(turned[:, ::-1].T, cuts_of(unit, len(a)))
     return Axes((turned @ half).astype(np.float32), (turned @ other).astype(np.float32))
 
 
@@ -143,6 +149,15 @@ def _covariance(vectors: Float[Array, "n d"]) -> Float[Array, "d d"]:
     whole = np.trace(product)
     even = max(width / (width + count), SHRINKAGE) if whole > 0 else 1.0
     return np.asarray((1 - even) * product / max(whole, 1e-30) + even * np.eye(width) / width)
+
+
+def _evened(axes: Float[Array, "d d"], cuts: tuple[int, ...]) -> Float[Array, "d d"]:
+    """Turn the axes up to a cut at random, so that none needs a far larger scale than others."""
+    turned, rng = axes.copy(), np.random.default_rng(0)
+    for begin, end in itertools.pairwise((0, *cuts)):
+        turn, _ = np.linalg.qr(rng.standard_normal((end - begin, end - begin)))
+        turned[begin:end] = turn @ axes[begin:end]
+    return turned
 
 
 def _power(matrix: Float[Array, "d d"], exponent: float) -> Float[Array, "d d"]:
