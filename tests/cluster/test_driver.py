@@ -72,7 +72,7 @@ def test_moved_and_deleted_files_are_reported_as_on_one_machine(
 def test_somebody_else_who_writes_is_named_and_waited_for_no_longer_than_told(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "SAY_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "REPORT_SECONDS", 0.2)
     index = Index.create(tmp_path / "index", colour_model())
     said: list[str] = []
     with writer_lock(index.path, verb="compact"):

@@ -43,7 +43,7 @@ def test_compact_makes_it_and_fast_uses_it(index: Index, monkeypatch: pytest.Mon
         rows = newest._nearest(query)
         assert rows is not None and 200 <= len(rows) <= 800 and (np.diff(rows) > 0).all()
         (name,) = bounds.names_of(query, ["video"])
-        products = bounds.largest(query, [name], newest.collection, None)[name].amax(0).numpy()
+        products = bounds.largest(query, [name], newest.collection, None)[name].amax(1).numpy()
         best = np.argsort(-products)[:200]
         assert len(np.intersect1d(best, rows)) >= 0.6 * len(best)  # Lance trains by chance
     looked: list[int] = []

@@ -11,6 +11,7 @@ import torch
 from test_loop import assert_identical
 
 from tests import tiny
+from tests.encode import towers
 from tests.fakes import COLOURS, clip
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
@@ -141,16 +142,20 @@ def _preset():  # type: ignore[no-untyped-def]
 
 
 def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path) -> None:
-    towers = joined_towers(str(parts / "clip"), str(parts / "bert"))
-    model = Model(towers, CONFIG)
+    joined = joined_towers(str(parts / "clip"), str(parts / "bert"))
+    model = Model(joined, CONFIG)
     before = vision_fingerprint(model)
     with torch.no_grad():
-        for parameter in towers.text.parameters():
+        for parameter in joined.text.parameters():
             parameter += 1
-        towers.sentence_projection.weight += 1
+        joined.sentence_projection.weight += 1
     assert vision_fingerprint(model) == before
 
 
 def test_models_without_such_towers_are_told(parts: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="it has no sentence encoder"):
-        joined_towers(str(parts / "clip"), str(parts / "clip"))
+    siglip, _ = towers.folder("siglip", tmp_path / "siglip")
+    checkpoint.save(checkpoint.load(siglip), tmp_path / "saved")
+    with pytest.raises(SettingError, match="it has no text tower that could be joined"):
+        joined_towers(str(parts / "clip"), str(tmp_path / "saved"))
+    with pytest.raises(SettingError, match="it has no CLIP vision tower that could be joined"):
+        joined_towers(str(tmp_path / "saved"), str(parts / "bert"))

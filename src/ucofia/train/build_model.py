@@ -76,7 +76,7 @@ def joined_towers(vision: str, text: str) -> JoinedBackbone:
 
     Args:
         vision: Name, folder or file of a model with a CLIP vision tower.
-        text: A model with a sentence encoder, or the transformers folder of one.
+        text: A CLIP, a model with a sentence encoder, or the transformers folder of one.
 
     Raises:
         SettingError: A model does not have such a tower.
