@@ -111,6 +111,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_tokens(
     assert videos[0].path is not None
     words = ["data", "tokens", "folder", "--data", str(videos[0].path.parent), "--frames", "3"]
     words += ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "tokens")]
+    words += ["--nice", "0"]  # of this process, which has other tests to run
     slow = "import ucofia.datasets.token_cache as t, time, sys; t.VIDEOS_PER_CHUNK = 1\n"
     slow += "was = t.encode_chunk\n"
     slow += "def slower(*a):\n    time.sleep(0.5)\n    return was(*a)\n"
