@@ -303,9 +303,8 @@ class _Cut:
     lost: Float[Tensor, " v"]
     radius: Float[Tensor, " v"]
     beyond: float  # norm of an ordinary word beyond the cut
-    norms: Float[
-        Tensor, "4 w"
-    ]  # by how much a word's is more, or less; up to the cut; of codes' error
+    # By how much a word's norm beyond is more, or less; its norm up to the cut; its codes' error.
+    norms: Float[Tensor, "4 w"]
 
     @classmethod
     def of(cls, words: Words, quantised: QuantisedUnits, cut: int) -> "_Cut":
