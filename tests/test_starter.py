@@ -88,7 +88,7 @@ def test_a_saved_starter_says_what_it_was_made_from(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ("no_such_package", "file", "")
-    monkeypatch.setattr(starter_parts, "PARTS", (missing, *starter_parts.PARTS[1:]))
+    monkeypatch.setattr(starter_parts, "PARTS", (missing,) * len(starter_parts.PARTS))
     with pytest.raises(
         MissingPartError, match=r"a file of the package 'no_such_package'.*ucofia setup"
     ):

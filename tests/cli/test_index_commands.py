@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import clip, colour_model
+from fakes import clip
 
 from ucofia import checkpoint
 from ucofia.cli import console, main
@@ -53,14 +53,6 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Run = Callable[..., int]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
-    """Run a command in this process, with the colour model whatever name is asked for."""
-    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
-    monkeypatch.setenv("UCOFIA_INDEX", str(tmp_path / "index"))
-    yield lambda *words: main([str(word) for word in words])
 
 
 def test_index_then_search(

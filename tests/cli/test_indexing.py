@@ -8,22 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import clip, colour_model
+from fakes import clip
 from made_clips import write_clip
 
-from ucofia import checkpoint
-from ucofia.cli import main
 from ucofia.index.index import Index
 
 Run = Callable[..., int]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run a command in this process, with the colour model whatever name is asked for."""
-    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
-    monkeypatch.setenv("UCOFIA_INDEX", str(tmp_path / "index"))
-    return lambda *words: main([str(word) for word in words])
 
 
 @pytest.mark.parametrize(("option", "value"), [("--workers", "-1"), ("--every", "-1")])

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import typer
-from fakes import clip, colour_model
+from fakes import clip
 
-from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
@@ -24,14 +23,6 @@ from ucofia.index.storage.schema import SegmentInfo
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
 SHOWN = r"a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run a command in this process, with the colour model whatever name is asked for."""
-    monkeypatch.setattr(checkpoint, "load", lambda name, **_: colour_model())
-    monkeypatch.setenv("UCOFIA_INDEX", str(tmp_path / "index"))
-    return lambda *words: main([str(word) for word in words])
 
 
 @pytest.mark.parametrize(
