@@ -1,5 +1,7 @@
 """Products of int8 matrices are exact, whichever way they are computed."""
 
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -35,7 +37,7 @@ def test_both_ways_give_the_same_integers(monkeypatch: pytest.MonkeyPatch) -> No
         a, b = codes(32, width, 0, extreme=True), codes(400, width, 1, extreme=True)
         here = int8_product.int8_product(a, b)
         with monkeypatch.context() as patched:
-            patched.setattr(int8_product, "is_exact", lambda: False)
+            patched.setattr(int8_product, "has_fast_int8", lambda: False)
             assert torch.equal(int8_product.int8_product(a, b).double(), here.double())
 
 
@@ -44,4 +46,13 @@ def test_a_product_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -
         return (a.double() @ b.double()).clamp(max=32767).int()
 
     monkeypatch.setattr(torch, "_int_mm", saturating)
-    assert not int8_product.is_exact.__wrapped__()
+    assert not int8_product.has_fast_int8.__wrapped__()
+
+
+def test_a_product_that_is_slower_than_floats_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)  # AVX2 without VNNI has a plain loop
+        return (a.double() @ b.double()).int()
+
+    monkeypatch.setattr(torch, "_int_mm", slow)
+    assert not int8_product.has_fast_int8.__wrapped__()

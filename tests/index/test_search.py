@@ -166,7 +166,7 @@ class WideBackbone(ColourBackbone):
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of int8 instructions where this processor has them, and without."""
     if request.param == "float32":
-        monkeypatch.setattr(int8_product, "is_exact", lambda: False)
+        monkeypatch.setattr(int8_product, "has_fast_int8", lambda: False)
 
 
 @pytest.mark.usefixtures("product")
