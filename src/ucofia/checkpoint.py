@@ -5,6 +5,7 @@ file of others. Nothing is ever silently kept from initialisation.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -183,12 +184,12 @@ def is_name(name: str | Path) -> bool:
 def locate(name: str | Path) -> Path:
     """Return the folder or file a name stands for; the starter is assembled on first use."""
     if name not in starter_parts.NAMES:
-        return Path(name).expanduser()
+        return Path(os.path.expanduser(name))
     folder = starter_parts.folder(str(name))
     if is_model_folder(folder):
         return folder
     if name == starter_parts.WITH_CLIP:
-        problem = "it is not here; make it of a CLIP ViT-B/16, once: ucofia setup --clip"
+        problem = "it is not here; make it of a CLIP ViT-B/16, once: ucofia setup --clip SOURCE"
         raise CheckpointError(name, problem)
     return _save_starter(starter_parts.assemble(), folder)
 
@@ -205,11 +206,15 @@ def join_clip(source: str | Path) -> Path:
     Raises:
         CheckpointError: It is not that CLIP.
     """
-    clip, starter = load(source).backbone, load(starter_parts.NAME).backbone
+    clip, starter = load(source).backbone, load(starter_parts.NAME)
     if clip.describe()["family"] != "clip":
         raise CheckpointError(source, "it is not a CLIP")
-    joined = starter_parts.with_clip_text(starter, clip)  # type: ignore[arg-type]
-    return _save_starter(joined, starter_parts.folder(starter_parts.WITH_CLIP))
+    towers = starter.backbone
+    towers.logit_scale = starter.logit_scale.item()
+    joined = starter_parts.with_clip_text(towers, clip, source=source)  # type: ignore[arg-type]
+    folder = starter_parts.folder(starter_parts.WITH_CLIP)
+    (folder / CONFIG_FILE).unlink(missing_ok=True)  # until the new weights are whole
+    return _save_starter(joined, folder)
 
 
 def _save_starter(backbone: Backbone, folder: Path) -> Path:
@@ -227,6 +232,15 @@ def is_model_folder(path: Path) -> bool:
     except (OSError, CheckpointError):
         return False
     return _OURS <= settings.keys()
+
+
+def is_sentence_encoder(path: Path) -> bool:
+    """Return whether a folder of transformers has a text encoder alone, not a backbone."""
+    return (
+        path.is_dir()
+        and not is_model_folder(path)
+        and _model_type(path) not in families.MODEL_TYPES
+    )
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
@@ -324,7 +338,7 @@ def _shared_folder(name: str) -> Path | None:
 
 
 def _is_hub_name(name: str) -> bool:
-    known = Path(name).expanduser().exists() or is_name(name)
+    known = os.path.exists(os.path.expanduser(name)) or is_name(name)
     return "/" in name and not known and not _can_only_be_a_path(name)
 
 
@@ -341,7 +355,7 @@ def _pretrained(name: str) -> Backbone:
         return families.pretrained(name)
     if name in BACKBONES:
         return families.pretrained(BACKBONES[name].hub)
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if (path / RUN).is_file() and not (path / CONFIG_FILE).exists():
         raise UnfinishedRunError(path)
     if path.is_dir():

@@ -432,20 +432,30 @@ class IndexReplacedError(UCoFiAError):
     def __init__(self, path: object, was: str, now: str) -> None:
         self.path, self.was, self.now = path, was, now
         super().__init__(
-            f"the index at {path} was deleted and made again since it was opened: it was {was}, "
-            f"now it is {now}. Open it again: Index.open({str(path)!r}), or restart the command."
+            f"the index at {path} was made again, or changed to another model, since it was "
+            f"opened: it was {was}, now it is {now}. Open it again: Index.open({str(path)!r}), or "
+            f"restart the command."
         )
 
 
 class ModelMismatchError(UCoFiAError):
     """An index was built by another model than the one in use."""
 
-    def __init__(self, path: object, built_with: str, loaded: str) -> None:
+    def __init__(
+        self, path: object, built_with: str, loaded: str, *, is_alike: bool = False
+    ) -> None:
         self.path, self.built_with, self.loaded = path, built_with, loaded
+        name = loaded.split(" ")[0]
+        told = (
+            f"both encode videos alike. Let the second answer from now on: "
+            f"ucofia index FOLDER --index {path} --model {name}"
+            if is_alike
+            else f"their vectors cannot be compared. Use the first model, or make another index: "
+            f"ucofia index FOLDER --index NEW_FOLDER --model {name}"
+        )
         super().__init__(
             f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
-            f"their vectors cannot be compared. Use the first model, or make another index: "
-            f"ucofia index FOLDER --index NEW_FOLDER --model {loaded.split(' ')[0]}"
+            f"{told}"
         )
 
 

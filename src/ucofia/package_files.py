@@ -36,7 +36,7 @@ class Package:
 def cache_folder() -> Path:
     """Return where downloaded and assembled files are kept."""
     base = os.environ.get("UCOFIA_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "ucofia"
+    return Path(os.path.expanduser(base)) / "ucofia"
 
 
 def copied_file(package: Package, member: str) -> Path:

@@ -111,7 +111,9 @@ def with_random_projections() -> JoinedBackbone:
     return backbone
 
 
-def with_clip_text(starter: JoinedBackbone, clip: "ClipBackbone") -> JoinedBackbone:
+def with_clip_text(
+    starter: JoinedBackbone, clip: "ClipBackbone", *, source: Path | str = "the CLIP"
+) -> JoinedBackbone:
     """Let CLIP's own text tower read the frames of the starter, which stay as they are.
 
     A frame of the starter is y = l2(P (x - m)), x being CLIP's vector of it, and CLIP scores a
@@ -119,11 +121,16 @@ def with_clip_text(starter: JoinedBackbone, clip: "ClipBackbone") -> JoinedBackb
     t . x is, but for a constant of each text, ((P P' + r)^-1 P t) . y: one matrix on the text
     side. CLIP's texts lie close together, so the mean of the bank's is taken off first.
 
+    Args:
+        starter: Its frames, and its logit scale.
+        clip: OpenAI's CLIP ViT-B/16.
+        source: What the CLIP is called in errors.
+
     Raises:
-        CheckpointError: The CLIP is not the one whose vision tower the starter has.
+        CheckpointError: The CLIP is not the one whose vision tower the starter has, or damaged.
     """
     assert starter.frame_projection is not None
-    _require_same_vision(starter.vision, clip)
+    _require_same_vision(starter.vision, clip, source)
     text = clip.text_tower()
     stop_words = (*ENGLISH_STOP_WORDS, START, END)
     vision = starter.vision.config
@@ -139,6 +146,8 @@ def with_clip_text(starter: JoinedBackbone, clip: "ClipBackbone") -> JoinedBackb
     )
     with torch.no_grad():
         words, sentences = text.encode_words(batch)
+        if not (words[batch.word_mask].isfinite().all() and sentences.isfinite().all()):
+            raise CheckpointError(source, "its text tower gives vectors that are not finite")
         for layer, vectors in (
             (joined.sentence_projection, sentences),
             (joined.word_projection, words[batch.word_mask]),
@@ -148,7 +157,7 @@ def with_clip_text(starter: JoinedBackbone, clip: "ClipBackbone") -> JoinedBackb
     return joined
 
 
-def _require_same_vision(ours: ClipVision, clip: "ClipBackbone") -> None:
+def _require_same_vision(ours: ClipVision, clip: "ClipBackbone", source: Path | str) -> None:
     """Refuse a CLIP with other eyes; ours were stored as 8-bit integers, so nearly equal is."""
     theirs = {
         "visual_projection.weight": clip.visual_projection.weight,
@@ -156,12 +165,13 @@ def _require_same_vision(ours: ClipVision, clip: "ClipBackbone") -> None:
     }
     for name in COMPARED:
         left, right = ours.state_dict()[name].flatten(), theirs[name].detach().flatten()
-        if left.shape != right.shape or cosine_similarity(left, right, dim=0) < SAME:
+        is_same = left.shape == right.shape and cosine_similarity(left, right, dim=0) >= SAME
+        if not is_same:  # also where a weight is not a number
             problem = (
                 "its vision tower is not the starter's (OpenAI's CLIP ViT-B/16), so that its "
                 "texts cannot be compared with the starter's frames"
             )
-            raise CheckpointError("clip", problem)
+            raise CheckpointError(source, problem)
 
 
 def _version() -> str:

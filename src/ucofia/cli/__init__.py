@@ -44,6 +44,7 @@ add_panels()
 # Every complaint about the arguments derives from this one, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
+SHOW_CURSOR = "\x1b[?25h"
 INTERRUPTED_TEXT = "ucofia: interrupted; what was finished is kept."
 GENERAL = ("-v", "-vv", "--verbose", "--debug")
 _plain_warning = warnings.formatwarning
@@ -92,7 +93,8 @@ def _interruptible_imports() -> Iterator[None]:
         at = frame
         while at is not None:
             if at.f_code.co_filename.startswith("<frozen importlib"):
-                os.write(2, f"{INTERRUPTED_TEXT}\n".encode())
+                shown = SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
+                os.write(2, f"{shown}{INTERRUPTED_TEXT}\n".encode())
                 os._exit(INTERRUPTED)
             at = at.f_back
         signal.default_int_handler(number, frame)

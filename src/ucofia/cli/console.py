@@ -40,7 +40,7 @@ LAST_INDEX = "last-index"  # in the cache: where `ucofia index FOLDER` was last 
 
 def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = False) -> str:
     """Return where the index of some folders is: as given, by the variable, or in the first."""
-    here = [Path(path).expanduser() for path in paths if not _is_elsewhere(path)]
+    here = [Path(os.path.expanduser(path)) for path in paths if not _is_elsewhere(path)]
     if len(here) < len(paths) and not is_cluster:
         strange = next(path for path in paths if _is_elsewhere(path))
         raise SettingError("source", strange, "lists and object stores need --cluster local")
@@ -65,7 +65,7 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
     """Find the index to search: as given, by the variable, upwards from here, or the last made."""
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:
-        if not _is_elsewhere(named) and not Path(named).expanduser().exists():
+        if not _is_elsewhere(named) and not os.path.exists(os.path.expanduser(named)):
             raise NoIndexError(named)  # before anything heavy is loaded
         return named
     here = Path.cwd()

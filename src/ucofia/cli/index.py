@@ -33,6 +33,7 @@ from ucofia.cli.options import (
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
     IndexBusyError,
+    IndexReplacedError,
     IndexWriteError,
     SettingError,
     UnreachableIndexError,
@@ -121,17 +122,18 @@ def index_command(
     texts = None if bank is None else lines(bank)
     opened = _opened(where, model, segment, device)
     remember_index(where, index)
-    before = opened.settings.model
-    if model is not None and model != before:
+    before = opened.settings
+    if model is not None:
         with progress_bar(quiet=json) as progress:
             changed = opened.use_model(model, lock_timeout=lock_timeout, progress=progress)
         if changed:
-            print_message(f"{model} answers in the place of {before}; the vectors are the same")
+            was = before.model if before.model != model else f"another {model}"
+            print_message(f"{model} answers in the place of {was}; the vectors are the same")
     if texts is not None:
         with progress_bar(quiet=json) as progress:
             opened.set_bank(texts, lock_timeout=lock_timeout, progress=progress)
     add: Callable[..., AddReport] = partial(
-        opened.add, prune=prune, workers=workers, lock_timeout=lock_timeout
+        type(opened).add, prune=prune, workers=workers, lock_timeout=lock_timeout
     )
     if cluster is not None:
         from ucofia.cluster import ingest
@@ -142,13 +144,19 @@ def index_command(
             device=device,
             scratch_bytes=int(scratch_gb * (1 << 30)),
         )
-        add = partial(ingest.add, opened, options=options, prune=prune, lock_timeout=lock_timeout)
+        add = partial(ingest.add, options=options, prune=prune, lock_timeout=lock_timeout)
     last, trouble = None, ""
     while True:
         try:
             # One costly failure per run is enough: a file that hangs stays a file that hangs.
             with progress_bar(quiet=json) as progress:
-                report = add(paths=paths, retry=last is None, progress=progress)
+                report = add(opened, paths=paths, retry=last is None, progress=progress)
+        except IndexReplacedError as error:
+            if last is None:
+                raise
+            print_message(f"ucofia: {error}", "going on with the index that is there now")
+            opened = opened.reopened()
+            continue
         except (
             UnreadableVideoError,
             UnreachableIndexError,

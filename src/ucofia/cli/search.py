@@ -126,7 +126,9 @@ def search(
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
     if explain is not None:
-        _explain([hit for found in answers for hit in _worth_explaining(found)], explain)
+        # With --json every hit, in the order of the JSON.
+        worth = _hits if json else _worth_explaining
+        _explain([hit for found in answers for hit in worth(found)], explain)
     if not exact:
         _say_recall(newest.fast_recall())
     return code
@@ -247,13 +249,17 @@ def _written(one: "DistinctHit") -> dict[str, object]:
     return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
+def _hits(found: "list[DistinctHit]") -> "list[Hit]":
+    return [one.hit for one in found]
+
+
 def _matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
     return sorted(found, key=lambda one: one.hit.is_match is False)
 
 
 def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
     """The matches, or the first hit where there are none."""
-    hits = [one.hit for one in _matches_first(found)]
+    hits = _hits(_matches_first(found))
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
 
 
@@ -267,15 +273,16 @@ def print_hits(found: "list[DistinctHit]", *, complete: bool = False) -> None:
     from ucofia.index.calibration.confidence import match_word
 
     matches = sum(one.hit.is_match is not False for one in found)
-    left_out = 0
+    left_out, is_headed = 0, False
     for number, one in enumerate(_matches_first(found), 1):
         hit = one.hit
         word = match_word(hit.confidence, hit.is_match)
         if word == "no match" and number > FEWEST and not complete:
             left_out += 1
             continue
-        if matches == number - 1:
+        if number > matches and not is_headed:
             show("less likely:" if matches else "closest:")
+            is_headed = True
         label = f"{word:<12}  " if word else ""
         show(f"{number:>3}  {label}{hit.path}  at {format_timecode(hit.best_second)}")
         for moment in hit.moments:

@@ -115,7 +115,7 @@ def _fetch(files: Sequence[FoundFile], folder: Path) -> Fetched:
 
 def _find(source: str) -> Iterator[FoundFile]:
     if source.startswith(LIST):
-        for line in _lines(Path(source.removeprefix(LIST)).expanduser()):
+        for line in _lines(Path(os.path.expanduser(source.removeprefix(LIST)))):
             if line.startswith(LIST):  # it might be this one
                 raise SettingError("list", source, f"it names another list ({line})")
             yield from _find(line)

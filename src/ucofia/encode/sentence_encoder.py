@@ -6,6 +6,7 @@ library, which takes seconds to import, is not needed.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -38,7 +39,7 @@ class SentenceTower(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
         """Load a transformers folder that holds an encoder and its tokenizer."""
-        folder = Path(folder).expanduser()
+        folder = Path(os.path.expanduser(folder))
         if not (folder / TOKENIZER_FILE).is_file():
             raise HubError(str(folder), f"there is no {TOKENIZER_FILE} in it")
         try:

@@ -114,6 +114,7 @@ class Index(Queries):
             tokens_per_frame=config.tokens_per_frame if config.uses_patches else 0,
             segment=segment,
             id=secrets.token_hex(8),
+            video_fingerprint=model.video_fingerprint(),
         )
         texts = banks.texts_of(source) if bank is None else bank
         others = {banks.BANK: banks.table_of_texts(texts)} if texts else {}
@@ -431,18 +432,22 @@ class Index(Queries):
             False
         """
         if isinstance(model, str):
-            if model == self.settings.model:
-                return False
             model = checkpoint.load(model, device=self._device)
-        if model.fingerprint() == self.settings.fingerprint:
+        fingerprint, encodes = model.fingerprint(), model.video_fingerprint()
+        if fingerprint == self.settings.fingerprint:
+            self._given = self._given or model
             return False
-        if model.video_fingerprint() != self.model.video_fingerprint():
+        # The model that is left need not be here any more.
+        if encodes != (self.settings.video_fingerprint or self.model.video_fingerprint()):
             self._require_same(model)
         with self._writing("use_model", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
-            if bank is not None:  # what the other model's texts gave must not be read any more
+            if bank is not None:
+                # Before anything is changed: a model may be unable to.
+                banks.prepare(model, bank.texts, progress)
+                # What the other model's texts gave must not be read any more.
                 banks.set_texts(self._store, bank.texts)
-            self._store = self._store.change_model(model.source, model.fingerprint())
+            self._store = self._store.change_model(model.source, fingerprint, encodes)
             self._given, self._snapshot = model, None
             self.__dict__.pop("model", None)
             self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
@@ -463,7 +468,8 @@ class Index(Queries):
         if fingerprint != self.settings.fingerprint:
             built = f"{self.settings.model} ({self.settings.fingerprint})".strip()
             loaded = f"{model.source or 'another'} ({fingerprint})"
-            raise ModelMismatchError(self.path, built, loaded)
+            is_alike = model.video_fingerprint() == self.settings.video_fingerprint
+            raise ModelMismatchError(self.path, built, loaded, is_alike=is_alike)
 
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:

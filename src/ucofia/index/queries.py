@@ -65,7 +65,7 @@ class Queries(ABC):
         Raises:
             SettingError: `top` is below 1.
             EmptyInputError: The text has no words.
-            IndexReplacedError: The index was deleted and made again since it was opened.
+            IndexReplacedError: Another index, or one of another model, lies there by now.
 
         Example:
             >>> hit = index.search("red", top=1)[0]

@@ -8,6 +8,7 @@ a sentence encoder's folder, with a data set of features
 anything else    what `ucofia.load` takes: a name, a transformers folder, a checkpoint file
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def add_lora(model: Model, recipe: TrainConfig, *, seed: int) -> None:
 
 def is_joined(backbone: str) -> bool:
     """Return whether a backbone is VISION+TEXT, not the name or path of one model."""
-    return JOIN in backbone and not Path(backbone).expanduser().exists()
+    return JOIN in backbone and not os.path.exists(os.path.expanduser(backbone))
 
 
 def joined_towers(vision: str, text: str) -> JoinedBackbone:
@@ -143,7 +144,7 @@ def _vision_of(name: str) -> ClipVision:
 
 def _text_of(name: str) -> TextTower:
     folder = checkpoint.locate(name)
-    if not checkpoint.is_model_folder(folder):
+    if checkpoint.is_sentence_encoder(folder):
         return SentenceTower.from_pretrained(folder)
     backbone = checkpoint.load(name).backbone
     if isinstance(backbone, ClipBackbone):

@@ -39,7 +39,7 @@ class Pruning:
         *,
         top: int,
         rows: Array | None,
-        centres: Mapping[str, Float[Tensor, "w n"]],
+        centres: Mapping[str, Float[Tensor, "n w"]],
         preview: Preview,
     ) -> None:
         self.query, self.collection, self.top = query, collection, top

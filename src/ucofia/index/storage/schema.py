@@ -117,6 +117,7 @@ class IndexSettings:
     segment: Segment
     format: int = FORMAT
     id: str = ""  # random, made with the index; the first indexes had none
+    video_fingerprint: str = ""  # of what videos passed; earlier indexes had none
 
     @property
     def patches(self) -> int:

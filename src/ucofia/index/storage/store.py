@@ -291,9 +291,14 @@ class Store:
             self._committed(lambda: self._segments.update_field_metadata({field.name: key}))
             self.refresh()
 
-    def change_model(self, model: str, fingerprint: str) -> "Store":
+    def change_model(self, model: str, fingerprint: str, video_fingerprint: str) -> "Store":
         """Let the index belong to another model with the same vectors; returns it reopened."""
-        settings = replace(self.settings, model=model, fingerprint=fingerprint)
+        settings = replace(
+            self.settings,
+            model=model,
+            fingerprint=fingerprint,
+            video_fingerprint=video_fingerprint,
+        )
         metadata = {arrow.SETTINGS_KEY.decode(): arrow.settings_text(settings)}
         self._committed(lambda: self._segments.update_schema_metadata(metadata))
         return Store.open(self.path)
