@@ -40,6 +40,7 @@ from ucofia.index.storage.location import absolute_path
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
+from ucofia.memory import release_heap
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 
@@ -315,6 +316,7 @@ def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snap
     store.require_same()  # the small tables may already be those of another index
     preview = saved.preview if saved is not None and is_whole else None
     collection = replace(plain, biases=found.biases)
+    release_heap()  # reading leaves some 40 MB behind at 100,000 segments
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
 
 

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 
 from ucofia import __version__
 from ucofia.index.index import Index
+from ucofia.memory import release_weights
 from ucofia.serve import problems, routes, schema
 from ucofia.serve.api import DECODING_MAY_WAIT, Api, Executors
 from ucofia.serve.engine import one_thread
 from ucofia.serve.executor import BoundedExecutor
-from ucofia.serve.memory import release_weights
 from ucofia.serve.middleware import SecurityMiddleware
 from ucofia.serve.monitoring import Metrics, RequestMonitor
 from ucofia.serve.settings import ServeSettings

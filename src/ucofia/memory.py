@@ -1,4 +1,4 @@
-"""Release the memory of mapped weights that no query needs.
+"""Give memory back to the system: mapped weights that no query needs, and freed heap pages.
 
 Weights are mapped from their file and loaded page by page as they are used. But opening an index
 reads all of them once, to make sure that they are those that filled it, and then the image tower
@@ -10,6 +10,7 @@ import ctypes
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,12 @@ def release_weights() -> int:
         return released
     logger.info("gave back %d MB of weights that no question needed", released // 10**6)
     return released
+
+
+def release_heap() -> None:
+    """Release heap pages that hold nothing any more; glibc keeps them for the next time."""
+    with suppress(OSError, AttributeError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _mapped() -> Iterator[tuple[int, int, int]]:
