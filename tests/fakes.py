@@ -94,6 +94,23 @@ class ColourBackbone(nn.Module):
         return torch.cat([named, rest], dim=-1)
 
 
+class SwappedColours(ColourBackbone):
+    """The same eyes; texts that say red mean blue, and the other way round."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"family": "colours", "text": "swapped"}
+
+    def encode_words(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        swapped = [2, 1, 0, *range(3, self.width)]
+        words, sentence = super().encode_words(batch)
+        return words[..., swapped], sentence[..., swapped]
+
+
+def swapped_model() -> Model:
+    """A model that encodes videos as `colour_model` does, but not texts."""
+    return Model(SwappedColours(), ZERO_SHOT).eval()
+
+
 def colour_model(config: ModelConfig = ZERO_SHOT) -> Model:
     """A whole model on the colour backbone."""
     return Model(ColourBackbone(), config).eval()

@@ -8,7 +8,6 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 from ucofia import checkpoint
@@ -58,7 +57,8 @@ class Index(Queries):
     """
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
-        self._store, self._given, self._device = store, model, device
+        self._store, self._device = store, device
+        self._lazy = _LazyModel(store.path, store.settings, model, device)
         self._snapshot: Snapshot | None = None
 
     @classmethod
@@ -141,7 +141,7 @@ class Index(Queries):
         """
         index = cls(Store.open(path), model, device=device)
         if model is not None:
-            index._require_same(model)
+            _require_same(index.path, index.settings, model)
         return index
 
     def reopened(self) -> "Index":
@@ -156,7 +156,7 @@ class Index(Queries):
         """
         fresh = Index(Store.open(self.path), device=self._device)
         if fresh.settings.fingerprint == self.settings.fingerprint:
-            fresh._given = self._given or self.__dict__.get("model")
+            fresh._lazy.held = self._lazy.held
         return fresh
 
     @property
@@ -174,23 +174,15 @@ class Index(Queries):
         """
         return self._store.settings
 
-    @cached_property
+    @property
     def model(self) -> Model:
-        """The model that filled the index.
+        """The model that filled the index; loaded when it is first needed.
 
         Example:
             >>> index.model.config.frames
             12
         """
-        if self._given is not None:
-            return self._given
-        name = self.settings.model
-        if not name:
-            rule = "the index was made with a model of no name; pass it: Index.open(path, model)"
-            raise SettingError("model", name, rule)
-        model = checkpoint.load(name, device=self._device)
-        self._require_same(model)
-        return model
+        return self._lazy.model
 
     def __len__(self) -> int:
         return len(self._store)
@@ -205,7 +197,8 @@ class Index(Queries):
             >>> len(version.collection), len(index.newest().collection)
             (3, 2)
         """
-        self._snapshot = newest(self._store, self._snapshot, lambda: self.model, self._usable)
+        lazy = self._lazy  # a version keeps the model that it belongs to
+        self._snapshot = newest(self._store, self._snapshot, lambda: lazy.model, self._usable)
         return self._snapshot
 
     def _usable(self, collection: Collection, saved: SavedPreview | None) -> Collection:
@@ -435,11 +428,11 @@ class Index(Queries):
             model = checkpoint.load(model, device=self._device)
         fingerprint, encodes = model.fingerprint(), model.video_fingerprint()
         if fingerprint == self.settings.fingerprint:
-            self._given = self._given or model
+            self._lazy.held = self._lazy.held or model
             return False
         # The model that is left need not be here any more.
         if encodes != (self.settings.video_fingerprint or self.model.video_fingerprint()):
-            self._require_same(model)
+            _require_same(self.path, self.settings, model)
         with self._writing("use_model", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
@@ -448,8 +441,8 @@ class Index(Queries):
                 # What the other model's texts gave must not be read any more.
                 banks.set_texts(self._store, bank.texts)
             self._store = self._store.change_model(model.source, fingerprint, encodes)
-            self._given, self._snapshot = model, None
-            self.__dict__.pop("model", None)
+            self._lazy = _LazyModel(self.path, self.settings, model, self._device)
+            self._snapshot = None
             self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
         return True
 
@@ -463,13 +456,39 @@ class Index(Queries):
             self._store.prepare_to_write()
             yield is_locked
 
-    def _require_same(self, model: Model) -> None:
-        fingerprint = model.fingerprint()
-        if fingerprint != self.settings.fingerprint:
-            built = f"{self.settings.model} ({self.settings.fingerprint})".strip()
-            loaded = f"{model.source or 'another'} ({fingerprint})"
-            is_alike = model.video_fingerprint() == self.settings.video_fingerprint
-            raise ModelMismatchError(self.path, built, loaded, is_alike=is_alike)
+
+class _LazyModel:
+    """The model of an index, loaded when it is first needed."""
+
+    def __init__(
+        self, path: str, settings: IndexSettings, held: Model | None, device: str
+    ) -> None:
+        self._path, self._settings, self._device = path, settings, device
+        self.held = held
+
+    @property
+    def model(self) -> Model:
+        """The model that is held, or else the one that the index names."""
+        if self.held is None:
+            name = self._settings.model
+            if not name:
+                rule = (
+                    "the index was made with a model of no name; pass it: Index.open(path, model)"
+                )
+                raise SettingError("model", name, rule)
+            model = checkpoint.load(name, device=self._device)
+            _require_same(self._path, self._settings, model)
+            self.held = model
+        return self.held
+
+
+def _require_same(path: str, settings: IndexSettings, model: Model) -> None:
+    fingerprint = model.fingerprint()
+    if fingerprint != settings.fingerprint:
+        built = f"{settings.model} ({settings.fingerprint})".strip()
+        loaded = f"{model.source or 'another'} ({fingerprint})"
+        is_alike = model.video_fingerprint() == settings.video_fingerprint
+        raise ModelMismatchError(path, built, loaded, is_alike=is_alike)
 
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:

@@ -1,0 +1,44 @@
+"""An index that changes to a model with other words for the same frames."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import colour_model, swapped_model
+
+from ucofia.index.calibration import bank as banks
+from ucofia.index.index import Index
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.snapshot import Snapshot
+
+TEXTS = ["red", "green", "blue"]
+
+
+def found(version: Snapshot, text: str) -> list[tuple[str, float, float | None]]:
+    (hits,) = version.search_many([text], top=3, exact=True, grouped=True, filters=Filters())
+    return [(Path(hit.path).stem, hit.score, hit.confidence) for hit in hits]
+
+
+def first(hits: list[Hit]) -> str:
+    return Path(hits[0].path).stem
+
+
+def test_a_version_that_is_held_keeps_its_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(banks, "FEWEST_CACHED", len(TEXTS))
+    model, other = colour_model(), swapped_model()
+    assert model.video_fingerprint() == other.video_fingerprint()
+    index = Index.open(folder, model)
+    held, video = index.newest(), index.search("red")[0].path
+    before = found(held, "red")
+    assert index.use_model(other)
+    assert first(index.search("red")) == "blue"
+
+    assert found(held, "red") == before
+    assert held.describe(video, TEXTS, top=1)[0].text == "red"
+    # What is kept under a model's fingerprint are its own features.
+    (kept,) = banks.encoded_texts(model, TEXTS, model.fingerprint(), None)
+    (encoded,) = model.encode_texts(TEXTS)
+    torch.testing.assert_close(kept.sentence, encoded.sentence)
