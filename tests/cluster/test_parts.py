@@ -1,11 +1,14 @@
 """Parts, data files, journal and commits, without Ray."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from fakes import clip, colour_model
 
+from ucofia.cluster import ingest
 from ucofia.cluster.parts import IngestPart, Work, encode_part
+from ucofia.errors import IndexReplacedError
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.journal import Entry, Journal, commit_entries, recover
@@ -226,3 +229,24 @@ def test_what_others_have_added_meanwhile_is_not_taken_away(tmp_path: Path) -> N
         "azure.mp4",
     }
     assert not index.info().failures
+
+
+def test_an_index_that_was_made_again_gets_nothing_of_the_one_before(
+    tmp_path: Path, videos: Path
+) -> None:
+    model = colour_model()
+    index = Index.create(tmp_path / "index", model)
+    store = Store.open(index.path)
+    work = Work(index.path, store.settings)
+    done = encode_part(work, model, whole(index, videos))
+    shutil.rmtree(index.path)
+    again = Index.create(index.path, model)
+    with pytest.raises(IndexReplacedError):
+        commit_entries(store, [done.entry])  # whose data files went with the folder
+    with pytest.raises(IndexReplacedError):
+        encode_part(work, model, whole(again, videos))
+    with pytest.raises(IndexReplacedError):
+        ingest.add(index, [videos])
+    assert len(again) == 0 and again.verify() == []
+    again.add(videos)
+    assert again.search("red")

@@ -88,9 +88,12 @@ def add(
 
     Arguments are those of `Index.add`. Nobody is waited for while actors work: what cannot be
     committed then is in the journal, and is committed at the end.
+
+    Raises:
+        IndexReplacedError: Another index, or one of another model, lies there by now.
     """
     watch = Stopwatch()
-    store, model = Store.open(index.path), index.model
+    store, model = index._store.newest(), index.model
     journal = Journal(store.path)
     is_alone = not journal.is_running()
     with (
@@ -102,6 +105,7 @@ def add(
         run = _Run(store, list(sources.find(paths)), retry=retry, progress=progress)
         work = Work(
             index=store.path,
+            settings=store.settings,
             workers=options.workers,
             limits=limits,
             retry=retry,

@@ -21,7 +21,7 @@ from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Entry
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
-from ucofia.index.storage.schema import FileIdentity, SegmentRow, StoredFile
+from ucofia.index.storage.schema import FileIdentity, IndexSettings, SegmentRow, StoredFile
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.video.limits import Limits
@@ -57,6 +57,7 @@ class Work:
     """How parts are worked on."""
 
     index: str
+    settings: IndexSettings | None = None  # of the index that is meant; None for whichever it is
     workers: int = 1
     limits: Limits = Limits()  # noqa: RUF009 - frozen
     retry: bool = True
@@ -108,6 +109,8 @@ def _part(
 def encode_part(work: Work, model: Model, part: IngestPart) -> Done:
     """Decode and encode the videos of a part, and write their rows as data files."""
     index = Store.open(work.index)
+    if work.settings is not None:
+        index = Store(index.path, work.settings, None).newest()  # or it was replaced
     store = PartStore(index, part.known)
     report = AddReport()
     unseen: list[str] = []

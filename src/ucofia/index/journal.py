@@ -163,6 +163,9 @@ def commit_entries(
 
     Takes the writer lock of a local index, for which it waits `timeout` seconds at most. `seen`
     are fragments known to hold none of the files.
+
+    Raises:
+        IndexReplacedError: Another index lies there by now; it is left as it is.
     """
     journal = Journal(store.path)
     for some in _batches(entries):
@@ -175,6 +178,7 @@ def commit_entries(
         )
         failed = [failure for entry in some for failure in entry.failed]
         with writer_lock(store.path, verb=VERB, timeout=timeout, progress=progress):
+            store.require_same()  # else the data files belong to an index that is gone
             fragments.commit(store.path, batch, seen=seen)
             # What is there now, somebody else has found to be fine since.
             fine = fragments.files_at(store.path, [failure.path for failure in failed])
