@@ -11,7 +11,7 @@ import pytest
 from fakes import clip, colour_model
 from test_parts import rows_of, same_rows
 
-from ucofia.cluster import connect, ingest
+from ucofia.cluster import connect, ingest, sources
 from ucofia.errors import IndexBusyError, SettingError
 from ucofia.index.index import Index
 from ucofia.index.journal import Journal
@@ -118,6 +118,13 @@ def test_lists_name_videos_and_folders_but_no_lists(tmp_path: Path, folder: Path
     names.write_text(f"@{names}\n")
     with pytest.raises(SettingError, match="it names another list"):
         ingest.add(index, [f"@{names}"])
+
+
+def test_a_folder_may_be_given_as_an_address(tmp_path: Path, folder: Path) -> None:
+    address = f"file://{folder}"
+    found = [file.path for file in sources.find([address])]
+    assert found and all(sources.is_from(path, [address]) for path in found)
+    assert not sources.is_from(str(tmp_path / "other.mp4"), [address])
 
 
 def test_an_object_that_became_too_large_does_not_answer_with_what_it_was(

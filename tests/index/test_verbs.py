@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
+from ucofia.cli import main
 from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
 from ucofia.index import snapshot
 from ucofia.index.index import Index
@@ -200,3 +202,22 @@ def test_a_clip_is_cut_around_the_best_second(index: Index, tmp_path: Path) -> N
     fresh = Index.create(tmp_path / "clips.index", colour_model())
     fresh.add(path)
     assert fresh.search("green")[0].score > fresh.search("red")[0].score
+
+
+def test_videos_of_an_object_store_are_named_by_their_address(
+    index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = list(Store.open(index.path).rows())
+    names = {row.file.path: f"s3://bucket/{os.path.basename(row.file.path)}" for row in rows}
+    moved = [replace(row, file=replace(row.file, path=names[row.file.path])) for row in rows]
+    Store.open(index.path).put(moved, replacing=sorted(names))
+    red, green = "s3://bucket/red.mp4", "s3://bucket/green.mp4"
+
+    only = Filters(under=[green])
+    assert [hit.path for hit in index.search("red", filters=only)] == [green]
+    assert len(index.search("red", filters=Filters(under=["s3://bucket/"]))) == 3
+    assert red not in [hit.path for hit in index.similar(red)]
+    assert index.describe(red, ["green", "red"], top=1)[0].text == "red"
+    assert main(["remove", red, "--index", index.path]) == 0
+    assert capsys.readouterr().out == "1 removed\n"
+    assert red not in Store.open(index.path).files()

@@ -201,7 +201,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 
 @app.command()
 def remove(
-    paths: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
+    paths: Annotated[list[str], typer.Argument(help="Videos, or folders of them.")],
     index: IndexOption = None,
     lock_timeout: LockTimeoutOption = None,
     json: JsonOption = False,

@@ -40,7 +40,7 @@ LockTimeoutOption = Annotated[
 TopOption = Annotated[int, typer.Option(help="How many results.", min=1)]
 
 UnderOption = Annotated[
-    list[Path] | None, typer.Option(help="Only videos below this folder; may be repeated.")
+    list[str] | None, typer.Option(help="Only videos below this folder; may be repeated.")
 ]
 MinOption = Annotated[float | None, typer.Option(help="Only videos at least this long.")]
 MaxOption = Annotated[float | None, typer.Option(help="Only videos at most this long.")]

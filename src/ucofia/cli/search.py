@@ -136,7 +136,7 @@ def search(
 
 @app.command()
 def describe(
-    video: Annotated[Path, typer.Argument(help="A video, in the index or not.")],
+    video: Annotated[str, typer.Argument(help="A video, in the index or not.")],
     index: IndexOption = None,
     texts: Annotated[
         Path | None, typer.Option(help="A file with one text per line. Default: the bank's.")
@@ -165,7 +165,7 @@ def describe(
 
 @app.command()
 def similar(
-    example: Annotated[Path, typer.Argument(help="A video or a picture, in the index or not.")],
+    example: Annotated[str, typer.Argument(help="A video or a picture, in the index or not.")],
     index: IndexOption = None,
     top: TopOption = 10,
     under: UnderOption = None,
@@ -185,7 +185,7 @@ def similar(
     filters = filters_from_options(under, min_seconds, max_seconds, since)
     newest = Index.open(where, device=device).newest()
 
-    def ask(some: "Sequence[Path]", count: int) -> "list[list[Hit]]":
+    def ask(some: "Sequence[str]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
     answers = _shown(newest, [example], top, ask)
@@ -302,7 +302,7 @@ def _names(found: "Sequence[DistinctHit]") -> str:
 
 
 def filters_from_options(
-    under: list[Path] | None,
+    under: list[str] | None,
     min_seconds: float | None,
     max_seconds: float | None,
     since: datetime | None,

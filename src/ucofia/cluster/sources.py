@@ -21,6 +21,7 @@ from ucofia.index.storage.location import first_line, is_below, is_remote, where
 from ucofia.scratch import ScratchFolder
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
+FILE = "file://"  # begins the address of a file or folder of this machine
 SCRATCH_BYTES = 8 << 30
 
 
@@ -36,7 +37,8 @@ def find(sources: Iterable[Path | str]) -> Iterator[FoundFile]:
 
 def is_from(path: str, sources: Iterable[Path | str]) -> bool:
     """Tell whether a video belongs to some folders or addresses; lists name single files."""
-    return is_below(path, [where(name) for name in map(str, sources) if not name.startswith(LIST)])
+    names = [name for name in map(str, sources) if not name.startswith(LIST)]
+    return is_below(path, [where(name.removeprefix(FILE)) for name in names])
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def _find(source: str) -> Iterator[FoundFile]:
             if line.startswith(LIST):  # it might be this one
                 raise SettingError("list", source, f"it names another list ({line})")
             yield from _find(line)
-    elif source.startswith("file://"):
-        yield from discover.find([source.removeprefix("file://")])
+    elif source.startswith(FILE):
+        yield from discover.find([source.removeprefix(FILE)])
     elif is_remote(source):
         yield from _objects(source)
     else:

@@ -28,7 +28,7 @@ from ucofia.index.snapshot import (
 )
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import absolute_path, is_below
+from ucofia.index.storage.location import is_below, where
 from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
@@ -315,7 +315,7 @@ class Index(Queries):
             >>> len(index)
             2
         """
-        places = [absolute_path(path) for path in _each(paths)]
+        places = [where(path) for path in _each(paths)]
         with self._writing("remove", lock_timeout, progress) as is_locked:
             gone = sorted(path for path in self._store.files() if is_below(path, places))
             for place in places:

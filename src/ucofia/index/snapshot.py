@@ -36,7 +36,7 @@ from ucofia.index.search.scoring import Query, Ranking, queries, rank_videos
 from ucofia.index.search.search import Nearest, Recall, Searcher
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import absolute_path
+from ucofia.index.storage.location import where
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
@@ -133,7 +133,7 @@ class Snapshot:
     def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
         """Find videos like a video or picture, best first; not the video itself."""
         _require_some(top)
-        among, place = filters.rows(self.collection), absolute_path(example)
+        among, place = filters.rows(self.collection), where(example)
         features = self._features(example)
         measured = self._likeness(features)
         return examples.similar(

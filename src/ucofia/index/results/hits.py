@@ -21,7 +21,7 @@ from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, Ranking, rank_videos, rows_of_videos
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import absolute_path, is_below
+from ucofia.index.storage.location import is_below, where
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery
 from ucofia.similarity.levels import text_units, video_units
@@ -132,7 +132,7 @@ class Filters:
         times = (self.min_seconds, self.max_seconds, self.since, self.until)
         if not self.under and times == (None,) * 4:
             return None
-        places = [absolute_path(place) for place in self.under]
+        places = [where(place) for place in self.under]
         earliest = self.since.timestamp() * 1e9 if self.since else None
         latest = self.until.timestamp() * 1e9 if self.until else None
         passed = [

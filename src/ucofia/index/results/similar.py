@@ -19,7 +19,7 @@ from ucofia.index.calibration.bank import encoded_texts
 from ucofia.index.results.hits import Hit, hits_of
 from ucofia.index.search.scoring import Ranking, Scores, finalists, rank_videos, top_k
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import absolute_path
+from ucofia.index.storage.location import where
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
@@ -46,7 +46,7 @@ def features_of(
     path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
 ) -> VideoFeatures:
     """Return the vectors of a video or picture, one row per segment."""
-    place = absolute_path(path)
+    place = where(path)
     if collection is not None:
         rows = collection.rows_of_path.get(place)
         if rows:
