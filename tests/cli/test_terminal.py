@@ -193,3 +193,29 @@ def test_an_interrupt_is_not_lost_in_a_library_that_swallows_it(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "ucofia: interrupted; what was finished is kept.\n"
+
+
+def test_files_of_texts_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    text = "ein Hund läuft"
+    for name in ("texts.txt", "bank/texts.txt"):
+        file = tmp_path / "model" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(f"{text}\n".encode())
+    (tmp_path / "marked.txt").write_bytes(f"\ufeff{text}\n".encode())
+    code = f"""
+from pathlib import Path
+from ucofia.cli.console import lines
+from ucofia.cluster.sources import _lines
+from ucofia.index.calibration.bank import texts_of
+for found in (
+    lines(Path("model/texts.txt")), lines(Path("marked.txt")),
+    _lines(Path("marked.txt")), texts_of("model"),
+):
+    assert found == [{text!a}], ascii(found)
+"""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **plain}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")

@@ -75,7 +75,7 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
     from ucofia.package_files import cache_folder
 
     with suppress(OSError, UnicodeDecodeError):
-        last = Path((cache_folder() / LAST_INDEX).read_text())
+        last = Path((cache_folder() / LAST_INDEX).read_text(encoding="utf-8"))
         if or_last and last.is_dir():
             print_message(f"in the index {last}")
             return str(last)
@@ -229,9 +229,9 @@ def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
 
 
 def lines(path: Path) -> list[str]:
-    """Read a file of texts, one per line; at least one."""
+    """Read a UTF-8 file of texts, one per line; at least one."""
     try:
-        found = [line.strip() for line in path.read_text().splitlines()]
+        found = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         rule = f"it cannot be read as a text file ({error})"
         raise SettingError("file of texts", str(path), rule) from error

@@ -167,7 +167,7 @@ def _mtime_ns(about: dict[str, Any]) -> int:
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         rule = f"it cannot be read as a list of files ({error})"
         raise SettingError("list", str(file), rule) from error

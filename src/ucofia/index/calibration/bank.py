@@ -158,7 +158,7 @@ def texts_of(model: str) -> list[str]:
     from ucofia.checkpoint import locate
 
     file = locate(model) / "bank" / "texts.txt"
-    return file.read_text().splitlines() if model and file.is_file() else []
+    return file.read_text(encoding="utf-8").splitlines() if model and file.is_file() else []
 
 
 def prepare(model: "Model", texts: Sequence[str], progress: "Progress | None" = None) -> None:
