@@ -1,5 +1,6 @@
 """Every error a user can meet: what happened, with which value, and what to do."""
 
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -86,12 +87,12 @@ class SettingError(UCoFiAError):
         super().__init__(f"{setting} is {value!r}, but {rule}.")
 
 
-def require_unicode(text: str) -> None:
+def require_unicode(text: str, *, setting: str = "text") -> None:
     """Refuse half characters, as a terminal of another encoding sends them."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SettingError("text", ascii(text), "it is not valid Unicode") from error
+        raise SettingError(setting, ascii(text), "it is not valid Unicode") from error
 
 
 class MissingExtraError(UCoFiAError):
@@ -442,17 +443,23 @@ class ModelMismatchError(UCoFiAError):
     """An index was built by another model than the one in use."""
 
     def __init__(
-        self, path: object, built_with: str, loaded: str, *, is_alike: bool = False
+        self,
+        path: object,
+        built_with: str,
+        loaded: str,
+        *,
+        source: str = "",  # where the model in use was loaded from, if it was
+        is_alike: bool = False,
     ) -> None:
         self.path, self.built_with, self.loaded = path, built_with, loaded
-        name = loaded.split(" ")[0]
-        told = (
-            f"both encode videos alike. Let the second answer from now on: "
-            f"ucofia index FOLDER --index {path} --model {name}"
-            if is_alike
-            else f"their vectors cannot be compared. Use the first model, or make another index: "
-            f"ucofia index FOLDER --index NEW_FOLDER --model {name}"
-        )
+        place = shlex.quote(str(path)) if is_alike else "NEW_FOLDER"
+        way = f"ucofia index FOLDER --index {place} --model {shlex.quote(source)}"
+        if is_alike:
+            told = "both encode videos alike. Let the second answer from now on: "
+            told += way if source else "index.use_model(model)"
+        else:
+            told = "their vectors cannot be compared. Use the first model, or make another index: "
+            told += way if source else "Index.create(new_folder, model)"
         super().__init__(
             f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
             f"{told}"

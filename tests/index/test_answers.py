@@ -184,7 +184,7 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
             "name another folder: TMPDIR=FOLDER ucofia ...",
         ),
         (
-            errors.ModelMismatchError("x.index", "starter (a1)", "tiny (b2)"),
+            errors.ModelMismatchError("x.index", "starter (a1)", "tiny (b2)", source="tiny"),
             "the index x.index was built with the model starter (a1), but tiny (b2) is in use; "
             "their vectors cannot be compared. Use the first model, or make another index: "
             "ucofia index FOLDER --index NEW_FOLDER --model tiny",

@@ -336,3 +336,12 @@ def test_a_reader_keeps_its_version_while_others_write(folder: Path, tmp_path: P
     writer.compact()
     assert old.features(np.arange(3)).video.isfinite().all()
     assert len(reader.search("white")) == 4
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are Unicode there")
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"vid\xe9os")
+    folder.mkdir()
+    with pytest.raises(SettingError, match=r"folder of the index .* not valid Unicode"):
+        Index.create(folder / ".ucofia", colour_model())
+    assert not list(folder.iterdir())

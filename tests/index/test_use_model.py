@@ -6,6 +6,7 @@ import pytest
 import torch
 from fakes import colour_model, swapped_model
 
+from ucofia.errors import ModelMismatchError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, Hit
@@ -42,3 +43,18 @@ def test_a_version_that_is_held_keeps_its_model(
     (kept,) = banks.encoded_texts(model, TEXTS, model.fingerprint(), None)
     (encoded,) = model.encode_texts(TEXTS)
     torch.testing.assert_close(kept.sentence, encoded.sentence)
+
+
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_a_refusal_names_a_way_that_exists(folder: Path, is_alike: bool) -> None:
+    other = swapped_model()
+    if not is_alike:
+        other.backbone.palette.add_(0.1)  # type: ignore[attr-defined]
+    way = "index.use_model(model)" if is_alike else "Index.create(new_folder, model)"
+    with pytest.raises(ModelMismatchError) as refused:
+        Index.open(folder, other)
+    assert str(refused.value).endswith(f": {way}")
+    other.source = "/models/my clip"
+    with pytest.raises(ModelMismatchError) as refused:
+        Index.open(folder, other)
+    assert str(refused.value).endswith(" --model '/models/my clip'")

@@ -488,7 +488,7 @@ def _require_same(path: str, settings: IndexSettings, model: Model) -> None:
         built = f"{settings.model} ({settings.fingerprint})".strip()
         loaded = f"{model.source or 'another'} ({fingerprint})"
         is_alike = model.video_fingerprint() == settings.video_fingerprint
-        raise ModelMismatchError(path, built, loaded, is_alike=is_alike)
+        raise ModelMismatchError(path, built, loaded, source=model.source, is_alike=is_alike)
 
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:

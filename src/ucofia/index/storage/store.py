@@ -33,6 +33,7 @@ from ucofia.errors import (
     IndexReplacedError,
     IndexWriteError,
     NoIndexError,
+    require_unicode,
 )
 from ucofia.index.storage import location, schema as arrow
 from ucofia.index.storage.collection import Collection, Column
@@ -101,6 +102,7 @@ class Store:
         is replaced.
         """
         where = location.where(path)
+        require_unicode(where, setting="folder of the index")  # Lance names files by text
         if exists(where):
             raise IndexExistsError(where)
         with creating(where), writing(where):
