@@ -24,7 +24,7 @@ from ucofia.errors import (
 )
 from ucofia.index.index import Index
 from ucofia.index.storage import schema
-from ucofia.index.storage.location import exists
+from ucofia.index.storage.location import exists, size_bytes
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
 from ucofia.presets import CLIP_STRAIGHT
 
@@ -345,3 +345,20 @@ def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"folder of the index .* not valid Unicode"):
         Index.create(folder / ".ucofia", colour_model())
     assert not list(folder.iterdir())
+
+
+def test_a_folder_that_goes_while_files_are_counted_does_not_count(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = size_bytes(str(folder))
+    (folder / "preview" / "old").mkdir(parents=True)
+    scan = os.scandir
+
+    def vanishing(path: str | Path) -> object:
+        if Path(path).name == "old":
+            os.rmdir(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert size_bytes(str(folder)) == expected
+    assert not (folder / "preview" / "old").exists()

@@ -72,9 +72,10 @@ def size_bytes(path: str) -> int | None:
     if is_remote(path):
         return None
     total = 0
-    for file in Path(path).rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # a writer tidies up at the same time
-            total += file.lstat().st_size if file.is_file() else 0
+    for folder, _, names in os.walk(path):  # leaves out folders that are gone since
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a writer tidies up at the same time
+                total += os.lstat(os.path.join(folder, name)).st_size
     return total
 
 
