@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from fakes import COLOURS, colour_model
 
+from ucofia.cluster.search import ShardedIndex
 from ucofia.cluster.shard_actor import Request, Shard, ShardActor
-from ucofia.cluster.shards import floor, merge_top_k, shards_of, shares
+from ucofia.cluster.shards import Actors, floor, merge_top_k, shards_of, shares
 from ucofia.errors import ClusterError
 from ucofia.index import snapshot as snapshots
 from ucofia.index.index import Index
@@ -232,3 +233,13 @@ def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     found = owner.search(whole, request, [[-np.inf] * len(queries)])
     same(found, search.exact(queries, snapshot.collection, top=10, preview=snapshot.preview))
+
+
+def test_an_index_that_was_made_again_is_searched_by_the_same_actors(tmp_path: Path) -> None:
+    path = Index.create(tmp_path / "index", colour_model()).path
+    index = ShardedIndex.open(path, colour_model())
+    assert isinstance(index, ShardedIndex)
+    index._actors = Actors.__new__(Actors)  # none is asked
+    again = index.reopened()
+    assert isinstance(again, ShardedIndex) and again._actors is index._actors
+    assert again.model is index.model

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import COLOURS, clip, colour_model
+from fakes import COLOURS, clip, colour_model, swapped_model
 from fastapi.testclient import TestClient
 
+from ucofia import checkpoint
 from ucofia.index.index import Index
+from ucofia.index.results.similar import _clips
 from ucofia.serve.app import create_app
+from ucofia.serve.engine import Engine
+from ucofia.serve.executor import BoundedExecutor
+from ucofia.serve.index_handle import IndexHandle
 
 HERE = "http://127.0.0.1:8642"
 
@@ -109,3 +114,19 @@ def test_an_index_that_was_made_again_is_served(
     assert client.get(answer.json()["hits"][0]["poster"]).status_code == 200
     gone = next(hit for hit in before if Path(hit["path"]).stem == "blue")
     assert client.get(gone["media"]).status_code == 404
+
+
+def test_one_answer_is_of_one_model(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, other = IndexHandle(index), swapped_model()
+    engine = Engine(handle, BoundedExecutor.__new__(BoundedExecutor))
+    engine.refresh()
+    red = index.search("red")[0]
+    clips = _clips(red.path, index.model, "whole")
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: other)
+    other.source = "swapped"
+    Index.open(index.path, colour_model()).use_model(other)
+    handle.refresh()  # by another thread, which asks what the index holds
+    assert handle.index.model is other
+    assert engine.describe_clip(clips, ["red", "blue"], top=1)[0].text == "red"
+    engine.refresh()
+    assert engine.describe_clip(clips, ["red", "blue"], top=1)[0].text == "blue"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from typing import Self
 
 from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards, not_finite
@@ -65,6 +66,13 @@ class ShardedIndex(Index):
 
     _actors: Actors
     _sharded: ShardedSnapshot | None = None
+
+    def reopened(self) -> Self:
+        """Open whatever index lies at the same place now; the same actors search it."""
+        fresh = super().reopened()
+        fresh._actors = self._actors
+        fresh._store.keep_no_vectors()
+        return fresh
 
     def _usable(self, collection: Collection, saved: SavedPreview | None) -> Collection:
         """Leave out rows that are not finite; those of an object store the actors look at."""

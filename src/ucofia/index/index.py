@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
@@ -144,7 +145,7 @@ class Index(Queries):
             _require_same(index.path, index.settings, model)
         return index
 
-    def reopened(self) -> "Index":
+    def reopened(self) -> Self:
         """Open whatever index lies at the same place now, with the same model if that fills it.
 
         Raises:
@@ -154,7 +155,7 @@ class Index(Queries):
             >>> len(index.reopened())
             3
         """
-        fresh = Index(Store.open(self.path), device=self._device)
+        fresh = type(self)(Store.open(self.path), device=self._device)
         if fresh.settings.fingerprint == self.settings.fingerprint:
             fresh._lazy.held = self._lazy.held
         return fresh

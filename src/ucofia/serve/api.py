@@ -248,7 +248,7 @@ class Api:
         """Take the body as a picture or video, and decode it in a process that may die."""
         kind = uploads.content_type(request)
         uploads.require_type(kind)
-        model = self.engine.index.model
+        model = self.engine.snapshot.model
         pixels, limits = encode_segments.pixel_spec(model), self.settings.upload_limits
         # Counted before the first byte: files that only wait would fill the disk.
         if self._uploads > DECODING_MAY_WAIT:

@@ -152,15 +152,15 @@ class Engine:
         self, clips: Sequence[Clip], texts: Sequence[str], top: int
     ) -> list[TextHit]:
         """Find words for a clip from outside."""
-        chosen, model = texts or self._bank(), self.index.model
-        fingerprint, features = self.index.settings.fingerprint, self._features(clips)
+        chosen, model = texts or self._bank(), self.snapshot.model
+        fingerprint, features = self.snapshot.store.settings.fingerprint, self._features(clips)
         return examples.describe(model, features, chosen, top=top, fingerprint=fingerprint)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Explain the score of a segment, by whole words."""
         info = self.view.catalogue.segment(segment)
         why = self.handle.explain(self.view, text, info.id)
-        model = self.index.model
+        model = self.snapshot.model
         return whole_words(why, model.backbone.words_of(why.text, length=model.config.words))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:
@@ -232,7 +232,7 @@ class Engine:
 
         A token is at least one byte, so most texts need not be tokenised to know.
         """
-        model = self.index.model
+        model = self.snapshot.model
         if len(text.encode()) + 2 <= model.config.words:
             return False
         _, cut = model.backbone.tokenize([text], length=model.config.words, pad_to_length=False)
@@ -250,7 +250,7 @@ class Engine:
             return (frames @ query.texts[names[0]].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
-        return encode_segments.features(self.index.model, clips)
+        return encode_segments.features(self.snapshot.model, clips)
 
     def _bank(self) -> list[str]:
         bank = self.snapshot.bank
