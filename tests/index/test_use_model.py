@@ -1,13 +1,14 @@
 """An index that changes to a model with other words for the same frames."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fakes import colour_model, swapped_model
+from fakes import BANK, clip, colour_model, swapped_model
 
-from ucofia.errors import ModelMismatchError
-from ucofia.index.calibration import bank as banks
+from ucofia.errors import IndexReplacedError, ModelMismatchError
+from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.snapshot import Snapshot
@@ -58,3 +59,27 @@ def test_a_refusal_names_a_way_that_exists(folder: Path, is_alike: bool) -> None
     with pytest.raises(ModelMismatchError) as refused:
         Index.open(folder, other)
     assert str(refused.value).endswith(" --model '/models/my clip'")
+
+
+def test_a_bank_that_was_solved_meanwhile_for_another_model_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where there is no lock: in an object store.
+    place = f"file-object-store://{tmp_path}/index"
+    video = clip(tmp_path / "red.mp4", ["red"], seconds_each=0.5)
+    index, other = Index.create(place, colour_model(), bank=BANK), swapped_model()
+    index.add(video)
+    solve = balance.solve_here
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(balance, "solve_here", solve)
+        Index.open(place, colour_model()).use_model(other)
+        return solve(*given)
+
+    monkeypatch.setattr(balance, "solve_here", overtaken)
+    with pytest.raises(IndexReplacedError):
+        index.set_bank(BANK[1:])
+    changed = Index.open(place, other)
+    left = changed.search("a red")[0]
+    changed.set_bank(changed.bank_texts())  # solves it again
+    assert changed.search("a red")[0].confidence == pytest.approx(left.confidence)

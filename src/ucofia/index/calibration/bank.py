@@ -252,8 +252,17 @@ def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Coll
 def _count(store: Store, bank: Bank, changed: int) -> Bank:
     # Before the change itself: a run that is killed in between only makes solving due earlier.
     counted = replace(bank, changed_segments=bank.changed_segments + changed)
-    store.put_small(BANK, _table(counted))
+    _put(store, counted)
     return counted
+
+
+def _put(store: Store, bank: Bank) -> None:
+    """Write a bank, unless the index has changed to another model since it was read.
+
+    A lock keeps others from that; where there is none, solving takes long enough for it.
+    """
+    store.require_same()
+    store.put_small(BANK, _table(bank))
 
 
 def solve(
@@ -271,7 +280,7 @@ def solve(
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
     solved = Bank(bank.texts, found.potentials, found.scores, len(collection), generation)
-    store.put_small(BANK, _table(solved))
+    _put(store, solved)
     ids = values_of(collection.segments, "id")
     store.put_small(BIAS, _bias_table(ids, generation, found.biases, found.nulls))
     return solved
