@@ -34,10 +34,8 @@ from ucofia.video.write_video import write_mp4
 
 
 def decoded(model: Model, paths: Sequence[Path]) -> list[Clip]:
-    pixels, sampling = encode_segments.pixel_spec(model), Sampling(frames=model.config.frames)
-    found = decode_many(
-        DecodeRequest(path=path, pixels=pixels, sampling=sampling) for path in paths
-    )
+    size, sampling = encode_segments.crop_size(model), Sampling(frames=model.config.frames)
+    found = decode_many(DecodeRequest(path=path, size=size, sampling=sampling) for path in paths)
     return [result.clips[0] for result in found if isinstance(result, Decoded)]
 
 

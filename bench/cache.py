@@ -18,18 +18,17 @@ from PIL import Image
 
 from ucofia.datasets.annotations import find_videos
 from ucofia.datasets.frame_cache import compressed
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Decoded, DecodeRequest, decode_many
 from ucofia.video.sample import Sampling
 
-SPEC = PixelSpec(size=224, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+SIZE = 224
 MOST_FRAMES = 300
 
 
 def crops(folder: Path) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     requests = (
-        DecodeRequest(path=path, pixels=SPEC, sampling=Sampling(frames=5))
+        DecodeRequest(path=path, size=SIZE, sampling=Sampling(frames=5))
         for path in find_videos(folder).by_name.values()
     )
     for result in decode_many(requests):

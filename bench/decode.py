@@ -14,12 +14,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import av
 import numpy as np
 
-from ucofia.video.decode import decode
+from ucofia.video.decode import OpenVideo
+from ucofia.video.limits import Limits
 
 FRAMES = 12
 RATE = 25
@@ -28,7 +30,8 @@ Reader = Callable[[Path, Sequence[int]], Sequence[np.ndarray]]
 
 
 def ours(path: Path, numbers: Sequence[int]) -> Sequence[np.ndarray]:
-    return decode(path, lambda times: numbers).frames
+    with closing(OpenVideo(path, limits=Limits())) as video:
+        return video.frames(lambda times: numbers).frames
 
 
 def pyav_sequential(path: Path, numbers: Sequence[int]) -> Sequence[np.ndarray]:

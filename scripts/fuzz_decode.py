@@ -23,12 +23,11 @@ import av
 import numpy as np
 
 from ucofia.errors import DecoderDiedError
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
-PIXELS = PixelSpec(size=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+SIZE = 32  # of a crop, in pixels
 SAMPLING = Sampling(frames=12)
 LIMITS = Limits(stall_seconds=10.0, seconds=30.0, memory_bytes=2 << 30)
 HEAD_BYTES = 2000
@@ -103,11 +102,11 @@ def requests(
         path = folder / f"{number:06d}-{clip.name}"
         path.write_bytes(data)
         kinds.append(kind)
-        yield DecodeRequest(path=path, pixels=PIXELS, sampling=SAMPLING)
+        yield DecodeRequest(path=path, size=SIZE, sampling=SAMPLING)
 
 
 def crops_of(clips: list[Path], workers: int) -> list[bytes]:
-    asked = [DecodeRequest(path=clip, pixels=PIXELS, sampling=SAMPLING) for clip in clips]
+    asked = [DecodeRequest(path=clip, size=SIZE, sampling=SAMPLING) for clip in clips]
     found = decode_many(asked, workers=workers, limits=LIMITS)
     return [r.clips[0].crops.tobytes() if isinstance(r, Decoded) else b"" for r in found]
 
@@ -184,7 +183,7 @@ def reason(result: Failed) -> str:
 
 def right_shape(result: Decoded) -> bool:
     return all(
-        clip.crops.shape == (len(clip.seconds), 3, PIXELS.size, PIXELS.size)
+        clip.crops.shape == (len(clip.seconds), 3, SIZE, SIZE)
         and 0 < len(clip.seconds) <= SAMPLING.frames
         for clip in result.clips
     )

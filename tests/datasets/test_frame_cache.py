@@ -14,7 +14,6 @@ from ucofia.datasets.frame_cache import CacheSettings, fill_cache, open_cache
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.research.shapes.dataset import shapes, write_shapes
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import DecodeRequest, decode_many
 from ucofia.video.sample import Sampling
 
@@ -30,9 +29,8 @@ def videos(tmp_path_factory):
 
 
 def decoded(videos, settings=SETTINGS):
-    spec = PixelSpec(size=settings.size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     sampling = Sampling(frames=settings.frames)
-    requests = [DecodeRequest(path=v.path, pixels=spec, sampling=sampling) for v in videos]
+    requests = [DecodeRequest(path=v.path, size=settings.size, sampling=sampling) for v in videos]
     return [result.clips[0].crops for result in decode_many(requests)]
 
 

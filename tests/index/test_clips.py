@@ -21,7 +21,7 @@ def hit(path: Path, best_second: float) -> Hit:
 def colours(path: Path) -> list[str]:
     """Name the colour of every half second of a clip."""
     decoded = frames_at(path, [0.25])
-    moments = np.arange(0.25, decoded.info.duration_seconds, 0.5)
+    moments = np.arange(0.25, decoded.times.duration_seconds, 0.5)
     means = [frame.mean((0, 1)) for frame in frames_at(path, moments.tolist()).frames]
     return [
         min(COLOURS, key=lambda name: float(np.abs(mean - COLOURS[name]).sum())) for mean in means

@@ -198,7 +198,7 @@ def test_an_index_exports_as_csv_and_parquet(index: Index, tmp_path: Path) -> No
 def test_a_clip_is_cut_around_the_best_second(index: Index, tmp_path: Path) -> None:
     hit = index.search("green", filters=Filters(min_seconds=3))[0]
     path = export.cut(hit, tmp_path / "clips", seconds=1.0)
-    assert frames_at(path, [0]).info.duration_seconds == pytest.approx(1.0, abs=0.2)
+    assert frames_at(path, [0]).times.duration_seconds == pytest.approx(1.0, abs=0.2)
     fresh = Index.create(tmp_path / "clips.index", colour_model())
     fresh.add(path)
     assert fresh.search("green")[0].score > fresh.search("red")[0].score

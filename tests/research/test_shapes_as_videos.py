@@ -22,7 +22,7 @@ def test_decoded_files_look_like_the_arrays_and_load_as_a_folder(tmp_path):
         assert [text.text for text in split.texts] == [text.text for text in part.split.texts]
         for video, pixels in zip(split.videos, part.pixels, strict=True):
             decoded = frames_at(video.path, uniform(0.0, 8.0, 8))
-            assert decoded.info.duration_seconds == 8.0
+            assert decoded.times.duration_seconds == 8.0
             seen = np.stack([crop(frame, 48) for frame in decoded.frames])
             assert np.abs(seen.astype(int) - pixels).mean() < 4
             # Every frame is nearest to its own drawing, so none is shifted by one.

@@ -19,14 +19,13 @@ from ucofia.errors import (
     UnreadableVideoError,
     VideoLimitError,
 )
-from ucofia.types import PixelSpec
 from ucofia.video.crop import crop, resize
 from ucofia.video.decode import frames_at
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
 
-PIXELS = PixelSpec(size=16, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+SIZE = 16
 QUICK = Limits(stall_seconds=1.0, seconds=3.0)
 
 # A worker that does what the name of a file says, and decodes every other file.
@@ -59,7 +58,7 @@ ACTOR = """
             return header, crops
         if name.startswith("endless"):
             header, crops = good({**request, "path": GOOD}, limits, heartbeat)
-            header["info"]["duration_seconds"] = 1e300
+            header["duration_seconds"] = 1e300
             return header, crops
         if name.startswith("vast"):
             header, crops = good({**request, "path": GOOD}, limits, heartbeat)
@@ -95,7 +94,7 @@ def actor(tmp_path_factory, clip) -> tuple[str, ...]:
 
 
 def request(path: Path | str, **sampling) -> DecodeRequest:
-    return DecodeRequest(path=path, pixels=PIXELS, sampling=Sampling(**sampling))
+    return DecodeRequest(path=path, size=SIZE, sampling=Sampling(**sampling))
 
 
 def results(names, actor, *, workers: int = 1, limits: Limits = QUICK) -> list:
@@ -120,7 +119,7 @@ def test_crops_are_those_of_the_frames_in_this_process(clip) -> None:
     (result,) = decode_many([request(clip, seconds=(0.0, 1.3, 99.0))])
     assert isinstance(result, Decoded)
     frames = frames_at(clip, [0.0, 1.3, 99.0])
-    assert result.info == frames.info
+    assert result.duration_seconds == frames.times.duration_seconds
     (made,) = result.clips
     assert made.seconds == frames.seconds
     np.testing.assert_array_equal(made.crops, [crop(frame, 16) for frame in frames.frames])
@@ -284,11 +283,9 @@ def test_decoding_imports_no_torch(module) -> None:
 
 INTERRUPTED = """
     import os, signal, sys, threading, time
-    from types import SimpleNamespace
     from ucofia.video.decode_pool import DecodeRequest, decode_many
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored
-    pixels = SimpleNamespace(size=16)
-    requests = [DecodeRequest(path=name, pixels=pixels) for name in ("a", "hang", "hang")]
+    requests = [DecodeRequest(path=name, size=16) for name in ("a", "hang", "hang")]
     many = decode_many(requests, workers=2, command=sys.argv[1:], in_flight=3)
     next(many)
     threading.Timer(0.3, os.kill, (os.getpid(), {signal})).start()

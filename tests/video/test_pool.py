@@ -5,11 +5,10 @@ import threading
 import pytest
 
 from ucofia.errors import SettingError
-from ucofia.types import PixelSpec
 from ucofia.video import decode_pool
 from ucofia.video.decode_pool import DecodeRequest, decode_many
 
-REQUEST = DecodeRequest(path="a.mp4", pixels=PixelSpec(16, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
+REQUEST = DecodeRequest(path="a.mp4", size=16)
 
 
 @pytest.mark.parametrize("workers", [0, -1])

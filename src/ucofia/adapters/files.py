@@ -14,9 +14,9 @@ def file_batches(
     model: Model, files: Iterable[Path | str], *, batch: int, workers: int = 1
 ) -> Iterator[VideoBatch]:
     """Decode files, some at a time and in their order; one that cannot be read is an error."""
-    pixels, frames = encode_segments.pixel_spec(model), model.config.frames
+    size, frames = encode_segments.crop_size(model), model.config.frames
     sampling = Sampling(frames=frames, segment="whole")
-    requests = (DecodeRequest(path=file, pixels=pixels, sampling=sampling) for file in files)
+    requests = (DecodeRequest(path=file, size=size, sampling=sampling) for file in files)
     clips: list[Clip] = []
     for result in decode_many(requests, workers=workers):
         if isinstance(result, Failed):

@@ -15,14 +15,14 @@ import numpy as np
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import NoFramesError
-from ucofia.types import PixelSpec, Progress
+from ucofia.types import Progress
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Sampling
 
 # A copy of another length than the annotators' is another cut: their seconds do not fit it.
 _TOLERANCE_SECONDS = 2.0
 _TOLERANCE_SHARE = 0.05
-_LOOK = PixelSpec(size=16, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+_CROP_SIZE = 16  # pixels: the frames are decoded, not looked at
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _looked_into(
     items: Sequence[tuple[str, VideoItem]], workers: int
 ) -> Iterator[tuple[str, VideoItem, Decoded | Failed]]:
     requests = [
-        DecodeRequest(path=video.path, pixels=_LOOK, sampling=Sampling(frames=1))
+        DecodeRequest(path=video.path, size=_CROP_SIZE, sampling=Sampling(frames=1))
         for _, video in items
         if video.path is not None
     ]
@@ -112,7 +112,7 @@ def _looked_into(
 
 
 def _lengths(split: str, video: VideoItem, result: Decoded) -> Iterator[DataProblem]:
-    seconds = result.info.duration_seconds
+    seconds = result.duration_seconds
     if video.start_second >= seconds:
         reason = f"its stretch starts at {video.start_second:g} s, the file lasts {seconds:.1f} s"
         yield DataProblem(split, video.id, reason)

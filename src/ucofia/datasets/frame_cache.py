@@ -33,7 +33,7 @@ from ucofia.atomic import PART, write_atomic
 from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
-from ucofia.types import PixelSpec, Progress
+from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
 
@@ -313,14 +313,12 @@ def decoded(
     videos: Sequence[VideoItem], settings: CacheSettings, workers: int
 ) -> Iterator[tuple[VideoItem, Decoded | Failed]]:
     """Decode the chosen frames of videos to crops."""
-    # Mean and deviation belong to a model; a cache keeps bytes.
-    crop = PixelSpec(size=settings.size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     requests = []
     for video in videos:
         if video.path is None:
             raise NoFramesError(video.id, "it has no file that could be decoded")
         sampling = sampling_of(video, settings)
-        requests.append(DecodeRequest(path=video.path, pixels=crop, sampling=sampling))
+        requests.append(DecodeRequest(path=video.path, size=settings.size, sampling=sampling))
     return zip(videos, decode_many(requests, workers=workers), strict=True)
 
 

@@ -16,7 +16,7 @@ from ucofia.encode.patches import top_patches
 from ucofia.errors import NotFiniteError, SettingError
 from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
-from ucofia.types import PixelSpec, VideoBatch, VideoFeatures
+from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.decode_pool import Clip
 
 # Frames of a segment show the same where no square of so many pixels a side differs by more than
@@ -28,11 +28,11 @@ THUMBNAIL_SIZE = 96
 THUMBNAIL_QUALITY = 75
 
 
-def pixel_spec(model: Model) -> PixelSpec:
-    """Return the crop that a model takes; a model of precomputed features has none."""
+def crop_size(model: Model) -> int:
+    """Return the side in pixels of the crops a model takes; one of features takes none."""
     if model.pixels is None:
         raise SettingError("model", "features", "it takes ready features and cannot see videos")
-    return model.pixels
+    return model.pixels.size
 
 
 def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:

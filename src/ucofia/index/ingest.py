@@ -223,7 +223,7 @@ class _Run:
         if not opened.clips:  # further parts would say the same again
             self.report.warnings += [f"{path}: {text}" for text in result.warnings]
         for clip in result.clips:
-            self._clips.append((path, opened.clips, result.info.duration_seconds, clip))
+            self._clips.append((path, opened.clips, result.duration_seconds, clip))
             opened.clips += 1
         opened.is_decoded = result.is_last
         while len(self._clips) >= self._batch:
@@ -318,7 +318,7 @@ class _Run:
             segment=self.store.settings.segment,
             most_segments=PART_SEGMENTS,
         )
-        return DecodeRequest(path=path, pixels=encode.pixel_spec(self.model), sampling=sampling)
+        return DecodeRequest(path=path, size=encode.crop_size(self.model), sampling=sampling)
 
     def _is_unchanged(self, file: FoundFile) -> bool:
         known = self.known.get(file.path)

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
@@ -249,16 +250,22 @@ class Api:
         kind = uploads.content_type(request)
         uploads.require_type(kind)
         model = self.engine.snapshot.model
-        pixels, limits = encode_segments.pixel_spec(model), self.settings.upload_limits
+        size = encode_segments.crop_size(model)
         # Counted before the first byte: files that only wait would fill the disk.
         if self._uploads > DECODING_MAY_WAIT:
             raise BusyError(self._uploads, UPLOAD_RETRY_SECONDS)
         self._uploads += 1
         try:
             async with uploads.received(request) as path:
-                frames = model.config.frames
-                args = (path, kind, pixels, frames, limits)
-                return await self.executors.decode.run(uploads.decode_upload, *args)
+                decode = partial(
+                    uploads.decode_upload,
+                    path,
+                    kind,
+                    size=size,
+                    frames=model.config.frames,
+                    limits=self.settings.upload_limits,
+                )
+                return await self.executors.decode.run(decode)
         finally:
             self._uploads -= 1
 

@@ -23,7 +23,6 @@ from ucofia.atomic import write_atomic
 from ucofia.errors import BusyError, UCoFiAError
 from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.serve.files import Files
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -221,10 +220,8 @@ def _request(task: _Task) -> DecodeRequest:
         near = (task.second + by for by in AROUND_SECONDS)
         around = (min(max(second, info.start_second), last) for second in near)
     seconds = tuple(sorted(set(around)))
-    spec = PixelSpec(SHORT_SIDE[task.size], (0.0,) * 3, (1.0,) * 3)
-    return DecodeRequest(
-        path=info.path, pixels=spec, sampling=Sampling(seconds=seconds), whole=True
-    )
+    sampling = Sampling(seconds=seconds)
+    return DecodeRequest(path=info.path, size=SHORT_SIDE[task.size], sampling=sampling, whole=True)
 
 
 def _sharpest(crops: Array, seconds: tuple[float, ...], wanted: float) -> Array:

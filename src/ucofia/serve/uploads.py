@@ -14,7 +14,6 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
 from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.limits import Limits
@@ -53,11 +52,9 @@ async def received(request: Request) -> AsyncIterator[Path]:
         yield path
 
 
-def decode_upload(
-    path: Path, kind: str, pixels: PixelSpec, frames: int, limits: Limits
-) -> list[Clip]:
+def decode_upload(path: Path, kind: str, *, size: int, frames: int, limits: Limits) -> list[Clip]:
     """Decode an upload in a process that may die."""
     command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
     sampling = Sampling(frames=frames, segment="whole")
-    asked = DecodeRequest(path=path, pixels=pixels, sampling=sampling)
+    asked = DecodeRequest(path=path, size=size, sampling=sampling)
     return list(decode_one(asked, limits=limits, command=command).clips)

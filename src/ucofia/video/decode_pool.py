@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Full, Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -29,13 +29,9 @@ from ucofia.errors import (
     VideoLimitError,
 )
 from ucofia.video.crop import MOST_ASPECT_RATIO
-from ucofia.video.decode import VideoInfo
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling, segments
 from ucofia.video.worker_process import VIDEO_WORKER, WorkerDied, WorkerProcess
-
-if TYPE_CHECKING:  # costs torch, of which only the crop's size is needed here
-    from ucofia.types import PixelSpec
 
 _WATCHDOG_SECONDS = 0.1
 _REASONS = {
@@ -46,12 +42,12 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """One file, which of its frames, and the crop that a backbone wants."""
+    """One file, which of its frames, and the size of their crops."""
 
     path: Path | str
-    pixels: "PixelSpec"
+    size: int  # side of a crop in pixels
     sampling: Sampling = field(default_factory=Sampling)
-    whole: bool = False  # all of a picture, its short side at most the crop's size
+    whole: bool = False  # whole frames instead of crops, with a short side of at most `size`
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Decoded:
     """A file, or a part of one, that gave frames: one clip per segment."""
 
     request: DecodeRequest
-    info: VideoInfo
+    duration_seconds: float  # of the whole file
     clips: tuple[Clip, ...]
     warnings: tuple[str, ...]
     is_last: bool = True  # no further parts of this file follow
@@ -172,7 +168,7 @@ def _next_part(request: DecodeRequest, result: Decoded | Failed) -> DecodeReques
     if isinstance(result, Failed) or sampling.most_segments is None:
         return None
     first = sampling.first_segment + len(result.clips)
-    start, end = sampling.start_second or 0.0, result.info.duration_seconds
+    start, end = sampling.start_second or 0.0, result.duration_seconds
     if sampling.end_second is not None:
         end = min(end, sampling.end_second)
     if first >= len(segments(end - max(start, 0.0), sampling.segment)):
@@ -252,7 +248,7 @@ def _request_clips(
     header = worker.request(
         {
             "path": os.path.abspath(os.fsdecode(request.path)),
-            "size": request.pixels.size,
+            "size": request.size,
             "whole": request.whole,
             "sampling": asdict(request.sampling),
         }
@@ -273,10 +269,10 @@ def _read_clips(
     counts = [int(count) for _, _, count in header["segments"]]
     if not 0 < len(seconds) <= limits.frames or sum(counts) != len(seconds) or min(counts) < 1:
         raise ValueError("frames and segments do not agree")
-    info = VideoInfo(**header["info"])
-    if not 0 <= info.duration_seconds <= limits.duration_seconds:
+    duration_seconds = float(header["duration_seconds"])
+    if not 0 <= duration_seconds <= limits.duration_seconds:
         raise ValueError("a video cannot be that long")
-    size = request.pixels.size
+    size = request.size
     height, width = map(int, header["picture"]) if request.whole else (size, size)
     if not 0 < min(height, width) <= max(height, width) <= MOST_ASPECT_RATIO * size:
         raise ValueError("a picture cannot be that large")
@@ -287,7 +283,7 @@ def _read_clips(
         for (start, end, count), last in zip(header["segments"], ends, strict=True)
     )
     warnings = tuple(str(warning) for warning in header["warnings"])
-    return Decoded(request, info, clips, warnings)
+    return Decoded(request, duration_seconds, clips, warnings)
 
 
 def _worker_error(request: DecodeRequest, worker: WorkerProcess, limits: Limits) -> VideoError:

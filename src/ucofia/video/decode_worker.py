@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
@@ -79,7 +78,7 @@ class RequestHandler:
             if not has_more:
                 self._close()
         header = {
-            "info": asdict(decoded.info),
+            "duration_seconds": decoded.times.duration_seconds,
             "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
             "seconds": decoded.seconds,
             "picture": decoded.frames[0].shape[1:],

@@ -265,11 +265,6 @@ def container_seconds(stream: Any) -> float:
     return float((stream.container.duration or 0) / av.time_base)
 
 
-def names(stream: Any) -> tuple[str, str]:
-    """Name the codec and the container."""
-    return stream.codec_context.name, stream.container.format.name
-
-
 # Kept, because setting up a conversion costs more than converting a small frame.
 _RGB = VideoReformatter()
 

@@ -6,7 +6,6 @@ one frame. Imports no torch, so that it starts quickly and has little to lose.
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
 from ucofia.video.crop import crop, fitted_size, resize
-from ucofia.video.decode import VideoInfo
 from ucofia.video.decode_worker import serve
 from ucofia.video.limits import Limits, opened_within, require_file
 
@@ -28,16 +26,14 @@ def answer(
 ) -> tuple[dict[str, Any], bytes]:
     """Decode one picture into a crop, or say why not."""
     try:
-        frame, kind = _frame(str(request["path"]), limits)
+        frame = _frame(str(request["path"]), limits)
     except VideoError as error:
         return {"error": type(error).__name__, "reason": error.reason}, b""
-    height, width = frame.shape[:2]
-    info = VideoInfo(0.0, 1, 0.0, width, height, kind, kind)
     size = int(request["size"])
     is_whole = bool(request.get("whole"))
     kept = resize(frame, *fitted_size(frame, size)) if is_whole else crop(frame, size)
     header = {
-        "info": asdict(info),
+        "duration_seconds": 0.0,
         "segments": [[0, 0, 1]],
         "seconds": [0.0],
         "picture": kept.shape[1:],
@@ -46,7 +42,7 @@ def answer(
     return header, kept.tobytes()
 
 
-def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
+def _frame(path: str, limits: Limits) -> np.ndarray[Any, Any]:
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
     try:
         require_file(Path(path))
@@ -57,9 +53,8 @@ def _frame(path: str, limits: Limits) -> tuple[np.ndarray[Any, Any], str]:
             if image.width * image.height > limits.pixels:
                 size = f"{image.width} x {image.height}"
                 raise VideoLimitError(path, f"the picture is too large ({size} pixels)")
-            kind = (image.format or "").lower()
             # Phones store pictures as the sensor saw them, and beside that which way is up.
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB")), kind
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except UnidentifiedImageError as error:
         raise NotAVideoError(path, "it is not a picture that can be read") from error
     except MemoryError as error:

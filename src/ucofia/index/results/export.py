@@ -14,7 +14,6 @@ from ucofia.errors import FileWriteError, SettingError, VideoError
 from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import LIGHT, Array
 from ucofia.index.storage.store import Store
-from ucofia.types import PixelSpec
 from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -23,7 +22,6 @@ from ucofia.video.write_video import write_mp4
 CLIP_SECONDS = 6.0
 CLIP_RATE = 12
 CLIP_SHORT_SIDE = 480
-_CLIP_PIXELS = PixelSpec(CLIP_SHORT_SIDE, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 _FRAMES_AT_ONCE = 120
 
 
@@ -98,7 +96,7 @@ def _frames(path: str, moments: Sequence[float]) -> Iterator[Array]:
     requests = [
         DecodeRequest(
             path=path,
-            pixels=_CLIP_PIXELS,
+            size=CLIP_SHORT_SIDE,
             sampling=Sampling(seconds=tuple(moments[start : start + _FRAMES_AT_ONCE])),
             whole=True,
         )
@@ -109,5 +107,5 @@ def _frames(path: str, moments: Sequence[float]) -> Iterator[Array]:
             raise result.error
         asked = result.request.sampling.seconds
         for moment, frame in zip(asked, result.clips[0].crops, strict=True):
-            if moment <= result.info.duration_seconds:
+            if moment <= result.duration_seconds:
                 yield frame

@@ -137,7 +137,5 @@ def likeness(video: VideoFeatures, collection: Collection) -> Likeness:
 
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
-    request = DecodeRequest(
-        path=place, pixels=encode_segments.pixel_spec(model), sampling=sampling
-    )
+    request = DecodeRequest(path=place, size=encode_segments.crop_size(model), sampling=sampling)
     return list(decode_one(request).clips)
