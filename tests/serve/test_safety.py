@@ -242,12 +242,12 @@ def test_when_too_many_wait_the_next_is_sent_away_and_the_others_are_answered() 
 
 def test_a_full_server_answers_503_and_says_when_to_come_back(index: Index) -> None:
     app = create_app(index, settings=ServeSettings(waiting=1))
-    engine, gate = app.state.api.engine, threading.Event()
+    score, gate = app.state.api.executors.score, threading.Event()
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
-            blocked = asyncio.create_task(engine.ask(gate.wait))
+            blocked = asyncio.create_task(score.run(gate.wait))
             await asyncio.sleep(0.05)
             asked = [asyncio.create_task(client.get("/api/search?text=red")) for _ in range(4)]
             await asyncio.sleep(0.2)

@@ -183,7 +183,7 @@ def test_requests_under_way_are_answered_before_the_server_ends(index: Index) ->
     gate, answers = threading.Event(), []
     with running(index, drain_seconds=30) as (site, server):
         api = server.config.app.state.api  # type: ignore[union-attr]
-        api.engine.executor._thread.submit(gate.wait)
+        api.executors.score._thread.submit(gate.wait)
         asked = threading.Thread(
             target=lambda: answers.append(httpx.get(f"{site}/api/search?text=red", timeout=30))
         )

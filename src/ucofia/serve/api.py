@@ -78,7 +78,7 @@ class Api:
     ) -> None:
         self.prefix, self.settings, self.executors = prefix, settings, executors
         self.handle = IndexHandle(index)
-        self.engine = Engine(self.handle, executors.score)
+        self.engine = Engine(self.handle)
         self.files = Files(settings.index_folders)
         self.jobs = Jobs(self.handle, self.files)
         folder = settings.thumbnails or cache_folder() / "thumbnails"
@@ -181,7 +181,7 @@ class Api:
                 "segments": len(known.segments),
                 "can_index": bool(self.files.folders),
                 "index_folders": list(self.files.folders),
-                "waiting": self.engine.executor.pending,
+                "waiting": self.executors.score.pending,
                 "job": vars(job) if job else None,
                 "folders": [{"path": path, "videos": n} for path, n in known.folders],
                 "years": [{"year": year, "videos": n} for year, n in known.years],
@@ -231,7 +231,7 @@ class Api:
             value: Any = None if media.matches(known, etag) else work(*args)
             return Reply(value, catalogue, time.perf_counter() - began, etag)
 
-        return await self.engine.ask(answered)
+        return await self.executors.score.run(answered)
 
     async def _ask_named(
         self, request: Request, response: Response, work: Callable[..., T], *args: Any

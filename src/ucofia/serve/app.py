@@ -94,7 +94,7 @@ def _metrics(apis: Mapping[str, Api]) -> Metrics:
     def gauge(name: str, what: str, value: Callable[[Api], float]) -> None:
         metrics.gauge(name, what, {index: partial(value, api) for index, api in named.items()})
 
-    gauge("waiting_requests", "Requests before the model.", lambda a: a.engine.executor.pending)
+    gauge("waiting_requests", "Requests before the model.", lambda a: a.executors.score.pending)
     gauge("videos", "Videos, copies counted once.", lambda a: len(a.handle.catalogue.newest))
     gauge("segments", "Segments of videos.", lambda a: len(a.handle.catalogue.segments))
     return metrics

@@ -1,15 +1,14 @@
-"""All queries to one index: many requests at once, answered one after another on one thread.
+"""All queries to one index. The only part of the server that uses the model.
 
-The only part of the server that uses the model. Everything here runs on the executor's thread;
-routes await `ask`. Knows no HTTP.
+Called by one thread at a time: the HTTP API runs it on the executor `score`, the server for
+assistants holds a lock. Knows no HTTP.
 """
 
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 import torch
@@ -20,19 +19,15 @@ from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
 from ucofia.index.results.catalogue import Catalogue, is_there
 from ucofia.index.results.deduplicate import DistinctHits, NearDuplicates, RankHits, distinct_hits
-from ucofia.index.results.explain import Explanation, whole_words
+from ucofia.index.results.explain import Explanation, level_of, whole_words
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import Hint, TextQuery
-from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle, View
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip
-
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 ANSWERS_KEPT = 64
 SEGMENTS_ON_TIMELINE = 512
@@ -62,10 +57,10 @@ class TextTimeline:
 
 
 class Engine:
-    """An index and its model, used by one thread."""
+    """An index and its model, used by one thread at a time."""
 
-    def __init__(self, handle: IndexHandle, executor: BoundedExecutor) -> None:
-        self.handle, self.executor = handle, executor
+    def __init__(self, handle: IndexHandle) -> None:
+        self.handle = handle
         self._view: View | None = None
         self._answers: OrderedDict[tuple[object, ...], tuple[int, list[Hit]]] = OrderedDict()
         self._examples: list[tuple[str, Hit]] | None = None
@@ -75,10 +70,6 @@ class Engine:
     def index(self) -> Index:
         """The index that is asked."""
         return self.handle.index
-
-    async def ask(self, work: Callable[[*Args], T], *args: *Args) -> T:
-        """Run one of the methods below on the thread, as soon as those before are done."""
-        return await self.executor.run(work, *args)
 
     def refresh(self) -> Catalogue:
         """Open the newest version; it answers all queries until the next refresh."""
@@ -241,13 +232,12 @@ class Engine:
     def _similarities(self, text: str, rows: Array) -> Array | None:
         """How near each frame of some rows is to a text; None where no level compares them."""
         query = self.snapshot.queries([text])[0]
-        levels = {name: level.aggregator.level for name, level in query.levels.items()}
-        names = [n for n, lv in levels.items() if (lv.text, lv.video) == ("sentence", "frame")]
-        if not names:
+        name = level_of(query.levels, text="sentence", video="frame")
+        if name is None:
             return None
         with torch.inference_mode():
             frames = self.snapshot.collection.features(rows).frames
-            return (frames @ query.texts[names[0]].sentence[0]).numpy()
+            return (frames @ query.texts[name].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
         return encode_segments.features(self.snapshot.model, clips)

@@ -22,7 +22,7 @@ from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.location import exists
-from ucofia.index.storage.lock import Holder, holder, is_being_written
+from ucofia.index.storage.lock import is_being_written
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +97,6 @@ class IndexHandle:
                 self._info = self.index.info().to_dict()
                 self._info_at, self._info_version = now, version
         return {**self._info, "is_being_written": is_being_written(self.index.path)}
-
-    def writer(self) -> Holder | None:
-        """The process that writes to the index now, and its progress."""
-        return holder(self.index.path)
 
     def _newest(self) -> Snapshot:
         try:

@@ -15,6 +15,7 @@ from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
 from ucofia.index.storage.location import absolute_path
+from ucofia.index.storage.lock import holder
 from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
 from ucofia.video.limits import Limits
@@ -51,7 +52,7 @@ class Jobs:
         """How far the job of this server is, or what another process adds to the index."""
         if self.state is not None and self.state.state == "running":
             return self.state
-        writer = self._handle.writer()
+        writer = holder(self._handle.index.path)
         if writer is None or writer.total is None:
             return self.state
         return JobState("running", writer.what, writer.done, writer.total)

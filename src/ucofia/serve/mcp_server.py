@@ -21,7 +21,6 @@ from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.text_query import TextQuery
 from ucofia.serve.engine import Engine
-from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle
 
 INSTRUCTIONS = (
@@ -98,7 +97,7 @@ class InfoResult(BaseModel):
 def create_server(index: Index) -> MCPServer[Any]:
     """Make the server of an index; it runs on stdin and stdout."""
     handle = IndexHandle(index)
-    engine = Engine(handle, BoundedExecutor("score", waiting=1))
+    engine = Engine(handle)
     server: MCPServer[Any] = MCPServer(
         "ucofia", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
     )

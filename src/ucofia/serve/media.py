@@ -5,7 +5,6 @@ import io
 import os
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -37,21 +36,13 @@ _TYPES = {
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
-@dataclass(frozen=True)
-class Span:
-    """The bytes from `start` up to `stop`, which is not included."""
-
-    start: int
-    stop: int
-
-
 def media_type(path: str) -> str:
     """Name the type of a video by its suffix; never one that a browser would run."""
     return _TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
 
 
-def parse_range(header: str | None, size: int) -> Span | None:
-    """Read a Range header: None for the whole file, an empty span when nothing of it is there.
+def parse_range(header: str | None, size: int) -> range | None:
+    """Read a Range header: None for the whole file, an empty range when nothing of it is there.
 
     What is not one plain range is ignored, as HTTP allows.
     """
@@ -59,22 +50,16 @@ def parse_range(header: str | None, size: int) -> Span | None:
     if match is None or match.group(1) == match.group(2) == "":
         return None
     first, last = match.groups()
-    if first == "":
-        return Span(max(0, size - int(last)), size) if int(last) else Span(0, 0)
-    stop = min(size, int(last) + 1) if last else size
+    if not first:  # the last so many bytes
+        return range(max(0, size - int(last)), size)
     if last and int(last) < int(first):
         return None
-    return Span(int(first), max(stop, int(first))) if int(first) < size else Span(0, 0)
-
-
-def etag_of(info: SegmentInfo) -> str:
-    """Name the content of a file, as the index knows it."""
-    return f'"{info.content_hash}"'
+    return range(int(first), min(size, int(last) + 1) if last else size)
 
 
 async def respond(request: Request, info: SegmentInfo, files: Files) -> Response:
     """Answer with a file, or the part of it that was asked for."""
-    etag, size = etag_of(info), info.size_bytes
+    etag, size = f'"{info.content_hash}"', info.size_bytes
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": etag,
@@ -88,16 +73,16 @@ async def respond(request: Request, info: SegmentInfo, files: Files) -> Response
     ranged = request.headers.get("range")
     if request.headers.get("if-range", etag) != etag:
         ranged = None
-    span = parse_range(ranged, size)
-    if span is not None and span.start >= span.stop:
+    part = parse_range(ranged, size)
+    if part is not None and not part:
         os.close(handle)
         text = f"the file has {size} bytes, and none of them were asked for"
         return problems.response("not_a_range", text, headers={"Content-Range": f"bytes */{size}"})
-    whole = span or Span(0, size)
-    headers["Content-Length"] = str(whole.stop - whole.start)
-    if span is not None:
-        headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
-    status = 200 if span is None else 206
+    sent = part or range(size)
+    headers["Content-Length"] = str(len(sent))
+    if part is not None:
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+    status = 200 if part is None else 206
     kind = media_type(info.path)
     if request.method == "HEAD":
         os.close(handle)
@@ -105,7 +90,7 @@ async def respond(request: Request, info: SegmentInfo, files: Files) -> Response
     # Closed by whichever comes: the end of the stream, or the end of a response never streamed.
     file = os.fdopen(handle, "rb", buffering=0)
     closing = BackgroundTask(file.close)
-    return StreamingResponse(_bytes(file, whole), status, headers, kind, closing)
+    return StreamingResponse(_bytes(file, sent), status, headers, kind, closing)
 
 
 def matches(header: str | None, etag: str) -> bool:
@@ -114,10 +99,10 @@ def matches(header: str | None, etag: str) -> bool:
     return "*" in named or etag.removeprefix("W/") in named
 
 
-async def _bytes(file: io.FileIO, span: Span) -> AsyncIterator[bytes]:
-    left = span.stop - span.start
+async def _bytes(file: io.FileIO, sent: range) -> AsyncIterator[bytes]:
+    left = len(sent)
     try:
-        file.seek(span.start)
+        file.seek(sent.start)
         while left:
             piece = await asyncio.to_thread(file.read, min(CHUNK_BYTES, left))
             if not piece:

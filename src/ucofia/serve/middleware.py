@@ -214,14 +214,14 @@ def _is_address(name: str) -> bool:
 
 def _require_same_site(headers: Headers, scope: Scope, *, is_open: bool) -> None:
     origin = headers.get("origin")
-    same = origin is None or urlsplit_host(origin) == headers.get("host", "")
+    same = origin is None or _host_of(origin) == headers.get("host", "")
     site = headers.get("sec-fetch-site", "same-origin")
     is_visit = scope["method"] in ("GET", "HEAD") and is_open
     if not same or (site in ("cross-site", "same-site") and not is_visit):
         raise RefusedError("cross_site", "requests from other sites are not answered")
 
 
-def urlsplit_host(origin: str) -> str | None:
+def _host_of(origin: str) -> str | None:
     """Return host and port of an origin, or None when it is none."""
     try:
         return urlsplit(origin).netloc or None

@@ -23,7 +23,7 @@ from ucofia.serve.thumbnails import Size
 Endpoint: TypeAlias = Callable[..., Awaitable[object]]  # FastAPI reads its parameters
 
 COOKIE_SECONDS = 30 * 24 * 3600
-DAY_SECONDS = 86400
+KEPT_A_DAY = "private, max-age=86400"
 _TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -49,8 +49,7 @@ def api_routes(api: Api) -> APIRouter:
         named: bool = False,
     ) -> None:
         described = {**responses(503, *statuses), **(_NOT_MODIFIED if named else {})}
-        router.add_api_route(path, answer, response_model=model, responses=described)
-        _add_head(router, path, answer, response_model=model)
+        _add_get(router, path, answer, response_model=model, responses=described)
 
     def post(path: str, answer: Endpoint, model: type[BaseModel], body: dict[str, Any]) -> None:
         router.add_api_route(
@@ -93,7 +92,7 @@ def media_routes(api: Api) -> APIRouter:
     ) -> Response:
         """Send a small square picture of one of the frames, as the model saw it."""
         info = api.handle.catalogue.segment(name)
-        headers = {"ETag": f'"{info.id}-{frame}"', "Cache-Control": _kept(DAY_SECONDS)}
+        headers = {"ETag": f'"{info.id}-{frame}"', "Cache-Control": KEPT_A_DAY}
         if media.matches(request.headers.get("if-none-match"), headers["ETag"]):
             return Response(status_code=304, headers=headers)
         content = await api.picture(info.id, frame)
@@ -111,7 +110,7 @@ def media_routes(api: Api) -> APIRouter:
         """
         info = api.handle.catalogue.segment(name)
         etag = f'"{info.content_hash}-{round(1000 * second)}-{size}"'
-        headers = {"ETag": etag, "Cache-Control": _kept(DAY_SECONDS)}
+        headers = {"ETag": etag, "Cache-Control": KEPT_A_DAY}
         if media.matches(request.headers.get("if-none-match"), etag):
             return Response(status_code=304, headers=headers)
         try:
@@ -128,8 +127,7 @@ def media_routes(api: Api) -> APIRouter:
         ("/{name}/frames/{frame}", picture, {**responses(404, 503), **_NOT_MODIFIED}),
         ("/{name}/thumbnail", thumbnail, {**responses(404, 503), **_NOT_MODIFIED}),
     ):
-        router.add_api_route(path, answer, response_class=Response, responses=described)
-        _add_head(router, path, answer, response_class=Response)
+        _add_get(router, path, answer, response_class=Response, responses=described)
     return router
 
 
@@ -167,8 +165,7 @@ def page_routes(app: FastAPI) -> APIRouter:
         ("/assets/{name}", asset),
         ("/openapi.json", description),
     ):
-        router.add_api_route(path, answer, response_class=Response)
-        _add_head(router, path, answer, response_class=Response)
+        _add_get(router, path, answer, response_class=Response)
     return router
 
 
@@ -186,25 +183,20 @@ def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSetting
     async def numbers() -> Response:
         return Response(metrics.text(), media_type=metrics.content_type)
 
-    async def home() -> Response:
-        return RedirectResponse(f"{settings.base_path}{first}/")
+    def page_of(prefix: str) -> Endpoint:
+        """Redirect to the page of an index, whose links are relative."""
+
+        async def redirect() -> Response:
+            return RedirectResponse(f"{settings.base_path}{prefix}/")
+
+        return redirect
 
     routes: list[tuple[str, Endpoint]] = [("/healthz", health), ("/metrics", numbers)]
     if first:  # several indexes, each below its name
-        routes += [("/", home), *((prefix, home_of(settings, prefix)) for prefix in apis)]
+        routes += [("/", page_of(first)), *((prefix, page_of(prefix)) for prefix in apis)]
     for path, answer in routes:
-        router.add_api_route(path, answer, response_class=Response)
-        _add_head(router, path, answer, response_class=Response)
+        _add_get(router, path, answer, response_class=Response)
     return router
-
-
-def home_of(settings: ServeSettings, prefix: str) -> Endpoint:
-    """Redirect from the name of an index to its page, whose links are relative."""
-
-    async def page() -> Response:
-        return RedirectResponse(f"{settings.base_path}{prefix}/")
-
-    return page
 
 
 def session_route(settings: ServeSettings) -> APIRouter:
@@ -230,10 +222,7 @@ def session_route(settings: ServeSettings) -> APIRouter:
     return router
 
 
-def _add_head(router: APIRouter, path: str, answer: Endpoint, **options: Any) -> None:
-    """Answer HEAD as GET; the middleware drops the body."""
+def _add_get(router: APIRouter, path: str, answer: Endpoint, **options: Any) -> None:
+    """Answer GET, and HEAD in the same way; the middleware drops the body."""
+    router.add_api_route(path, answer, **options)
     router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False, **options)
-
-
-def _kept(seconds: int) -> str:
-    return f"private, max-age={seconds}"

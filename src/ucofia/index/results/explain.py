@@ -169,7 +169,7 @@ def explain(
 
 
 def _frames(query: Query, collection: Collection, row: int) -> tuple[FramePart, ...]:
-    name = _level_of(query.levels, text="sentence", video="frame")
+    name = level_of(query.levels, text="sentence", video="frame")
     seconds = collection.segments[row].frame_seconds
     if name is None:
         return tuple(FramePart(second, 1 / len(seconds), None) for second in seconds)
@@ -183,7 +183,7 @@ def _frames(query: Query, collection: Collection, row: int) -> tuple[FramePart, 
 def _words(
     query: Query, collection: Collection, row: int, words: Sequence[str], stored: SegmentRow
 ) -> tuple[WordPart, ...]:
-    name = _level_of(query.levels, text="word", video="patch")
+    name = level_of(query.levels, text="word", video="patch")
     if name is None:
         return tuple(WordPart(word, 1 / len(words), ()) for word in words)
     share = attribution(query, collection, row, name).sum(1)
@@ -234,7 +234,8 @@ def _similarities(query: Query, collection: Collection, row: int, name: str) -> 
         return np.asarray(similarities(words, units)[0, :, 0].numpy())
 
 
-def _level_of(levels: Mapping[str, Level], *, text: str, video: str) -> str | None:
+def level_of(levels: Mapping[str, Level], *, text: str, video: str) -> str | None:
+    """Name the first level that compares these units; None where there is none."""
     for name, level in levels.items():
         if (level.aggregator.level.text, level.aggregator.level.video) == (text, video):
             return name
