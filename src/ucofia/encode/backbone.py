@@ -14,16 +14,13 @@ from ucofia.types import PixelSpec, TextBatch
 
 
 @runtime_checkable
-class Backbone(Protocol):
-    """A pair of towers with their preprocessing; also an `nn.Module`."""
+class TextTower(Protocol):
+    """A text encoder with its tokenizer; also an `nn.Module`."""
 
-    width: int  # of the joint space
-    pixels: PixelSpec | None  # None: the frames arrive as features
-    logit_scale: float  # logarithm of what similarities are multiplied by
-    fresh: tuple[str, ...]  # names of parts that start untrained and learn at the head's rate
+    width: int  # of its vectors
 
     def describe(self) -> dict[str, Any]:
-        """Return what rebuilds the towers without weights, as JSON values."""
+        """Return what rebuilds it without weights, as JSON values."""
 
     def assets(self) -> dict[str, str]:
         """Return text files (such as a tokenizer) that belong beside the weights."""
@@ -39,7 +36,16 @@ class Backbone(Protocol):
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Return the joint-space features of every position, and of the whole sentence."""
+        """Return the features of every position, and of the whole sentence."""
+
+
+@runtime_checkable
+class Backbone(TextTower, Protocol):
+    """A pair of towers with their preprocessing; texts are encoded into the joint space."""
+
+    pixels: PixelSpec | None  # None: the frames arrive as features
+    logit_scale: float  # logarithm of what similarities are multiplied by
+    fresh: tuple[str, ...]  # names of parts that start untrained and learn at the head's rate
 
     def encode_frames(
         self,

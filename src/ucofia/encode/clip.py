@@ -16,7 +16,7 @@ from transformers import CLIPConfig, CLIPModel, MetaClip2Config, MetaClip2Model
 from ucofia.config import of_known
 from ucofia.encode import hub, tokenizer
 from ucofia.encode.clip_text import ClipText, ClipTextConfig
-from ucofia.encode.clip_vision import MEAN, STD
+from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
 from ucofia.encode.fast_tokenizer import FastTokenizer
 from ucofia.encode.token_shift import run_blocks, unpacked
 from ucofia.errors import CheckpointError
@@ -121,13 +121,16 @@ class ClipBackbone(nn.Module):
         """Return a copy of the text tower that needs no model library."""
         values = {**self.config.text_config.to_dict(), "projection_dim": self.width}
         tower = ClipText(of_known(ClipTextConfig, values))
-        parts = {"text_model.": self.text, "text_projection.": self.text_projection}
-        state = {
-            prefix + name: tensor
-            for prefix, part in parts.items()
-            for name, tensor in part.state_dict().items()
-        }
-        tower.load_state_dict(state)
+        parts = {"text_model": self.text, "text_projection": self.text_projection}
+        tower.load_state_dict(nn.ModuleDict(parts).state_dict())
+        return tower.eval()
+
+    def vision_tower(self) -> ClipVision:
+        """Return a copy of the vision tower that needs no model library."""
+        values = {**self.config.vision_config.to_dict(), "projection_dim": self.width}
+        tower = ClipVision(of_known(ClipVisionConfig, values))
+        parts = {"vision_model": self.vision, "visual_projection": self.visual_projection}
+        tower.load_state_dict(nn.ModuleDict(parts).state_dict())
         return tower.eval()
 
     def temporal_start(self, layers: int) -> dict[str, Tensor] | None:

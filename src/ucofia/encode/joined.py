@@ -11,7 +11,7 @@ one, learns to use eyes that exist already.
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Num
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ucofia.config import of_known
+from ucofia.encode.backbone import TextTower
 from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT, ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
 from ucofia.encode.sentence_encoder import SentenceTower
@@ -36,32 +37,6 @@ ENGLISH_STOP_WORDS = tuple(
     "up down out off through very then than so do does did has have had not no can will about "
     "something someone [cls] [sep] [pad] . , ! ? ' \" - : ;".split()
 )
-
-
-@runtime_checkable
-class TextTower(Protocol):
-    """A text encoder with its tokenizer; also an `nn.Module`."""
-
-    width: int
-
-    def describe(self) -> dict[str, Any]:
-        """Return what rebuilds the tower without weights; `model_type` says which it is."""
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights."""
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut."""
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-
-    def encode_words(
-        self, batch: TextBatch
-    ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Encode every token, and the sentence."""
 
 
 class JoinedBackbone(nn.Module):

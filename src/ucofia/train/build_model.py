@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from ucofia import checkpoint
-from ucofia.config import ModelConfig, TrainConfig, of_known
+from ucofia.config import ModelConfig, TrainConfig
 from ucofia.datasets.feature_files import FeatureFrames
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.token_cache import TokenFrames
 from ucofia.encode import lora
-from ucofia.encode.backbone import Backbone
+from ucofia.encode.backbone import Backbone, TextTower
 from ucofia.encode.clip import ClipBackbone
-from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
-from ucofia.encode.joined import JoinedBackbone, TextTower
+from ucofia.encode.clip_vision import ClipVision
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
@@ -127,19 +127,8 @@ def _vision_of(name: str) -> ClipVision:
     if isinstance(towers, JoinedBackbone):
         return towers.vision
     if isinstance(towers, ClipBackbone):
-        values = {**towers.config.vision_config.to_dict(), "projection_dim": towers.width}
-        parts = {
-            "vision_model.": towers.vision.state_dict(),
-            "visual_projection.": towers.visual_projection.state_dict(),
-        }
-        state = {
-            prefix + key: value for prefix, own in parts.items() for key, value in own.items()
-        }
-    else:
-        raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
-    tower = ClipVision(of_known(ClipVisionConfig, values))
-    tower.load_state_dict(state)
-    return tower
+        return towers.vision_tower()
+    raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
 
 
 def _text_of(name: str) -> TextTower:
