@@ -56,7 +56,6 @@ def test_msrvtt_9k_holds_validation_videos_out_of_train(msrvtt_folder):
     assert not train & val
     assert found.val.truth == tuple(range(len(found.val.videos)))
     assert any("held out with seed 0" in note for note in found.notes)
-    assert {video.id for video in msrvtt.load(msrvtt_folder, seed=1).val.videos} != val
 
 
 def test_msrvtt_test_pairs_keep_the_order_of_the_csv(msrvtt_folder):

@@ -18,13 +18,13 @@ PUBLISHED = {"train": PublishedCounts(10_009, 10_009), "test": PublishedCounts(4
 _HELD_OUT_VIDEOS = 500
 
 
-def load(folder: Path, *, seed: int = 0) -> Dataset:
+def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the videos below it (`v_<id>` or `<id>`)."""
     videos = find_videos(folder)
     whole = _split("train", folder, "train.json", "train_ids.json", videos)
     test = _split("test", folder, "val_1.json", "val_ids.json", videos)
     notes = count_notes([whole, test], PUBLISHED)
-    train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS, seed=seed)
+    train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS)
     return Dataset("activitynet", train, val, test, (*notes, note))
 
 

@@ -16,7 +16,7 @@ Decisions:
 - Evaluation visits every video once, in order; the last batch is short, ranks may differ by one.
 
 It does not tokenise (the model does), and it does not decode: videos are decoded once, into a
-cache (`cache.py`).
+cache (`frame_cache.py`).
 """
 
 from collections import deque

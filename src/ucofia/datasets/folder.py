@@ -55,7 +55,7 @@ class _Gathered:
     captions: dict[str, list[str]] = field(default_factory=dict)
 
 
-def load(folder: Path, *, seed: int = 0) -> Dataset:
+def load(folder: Path) -> Dataset:
     """Read the captions file of a folder."""
     where = find_file(folder, "captions.jsonl", "captions.csv")
     lines: Lines
@@ -66,7 +66,7 @@ def load(folder: Path, *, seed: int = 0) -> Dataset:
     rows = [(number, parse_row(f"{where}, line {number}", line)) for number, line in lines]
     if not rows:
         raise AnnotationError(str(where), "it has no rows")
-    return build(folder, where, rows, seed=seed)
+    return build(folder, where, rows)
 
 
 def parse_json_lines(where: str, text: str) -> Lines:
@@ -104,7 +104,7 @@ def parse_row(where: str, line: Mapping[str, Any]) -> CaptionRow:
     return CaptionRow(path, caption, split, start or 0.0, end)
 
 
-def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]], *, seed: int) -> Dataset:
+def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]]) -> Dataset:
     """Join rows to videos and splits."""
     has_splits = any(row.split for _, row in rows)
     parts = {name: _Gathered() for name in _SPLITS}
@@ -130,23 +130,23 @@ def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]], *, seed
         for name, part in parts.items()
     )
     items = [*train.videos, *val.videos, *test.videos]
-    train, val, test, notes = _completed(train, val, test, has_splits=has_splits, seed=seed)
+    train, val, test, notes = _completed(train, val, test, has_splits=has_splits)
     return Dataset(folder.name, train, val, test, (*notes, *_links_out(folder, items)))
 
 
 def _completed(
-    train: Split, val: Split, test: Split, *, has_splits: bool, seed: int
+    train: Split, val: Split, test: Split, *, has_splits: bool
 ) -> tuple[Split, Split, Split, tuple[str, ...]]:
     """Hold out what the file does not name."""
     notes = list(_leaks(train, val, test))
     share = max(1, len(train.videos) // 10)
     if not has_splits:
-        train, test, _ = hold_out(train, videos=share, seed=seed + 1)
+        train, test, _ = hold_out(train, videos=share, seed=1)
         test = Split("test", test.videos, test.texts)
-        notes.append(f"test is {len(test.videos):,} videos, held out with seed {seed}")
+        notes.append(f"test is {len(test.videos):,} videos, held out with seed 0")
     if not val.videos:
-        train, val, _ = hold_out(train, videos=share, seed=seed)
-        notes.append(f"val is {len(val.videos):,} videos, held out with seed {seed}")
+        train, val, _ = hold_out(train, videos=share)
+        notes.append(f"val is {len(val.videos):,} videos, held out with seed 0")
     notes += [
         f"{split.name} is empty, so nothing can be {_USES[split.name]}: give some lines this split"
         for split in (train, val, test)

@@ -37,7 +37,7 @@ PUBLISHED: Mapping[Partition, Mapping[str, PublishedCounts]] = {
 _HELD_OUT_VIDEOS = 500
 
 
-def load(folder: Path, *, part: Partition = "9k", seed: int = 0) -> Dataset:
+def load(folder: Path, *, part: Partition = "9k") -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     captions, organisers = parse_captions(read_annotations(folder))
     videos = find_videos(folder)
@@ -57,7 +57,7 @@ def load(folder: Path, *, part: Partition = "9k", seed: int = 0) -> Dataset:
     whole = _split("train", [row["video_id"] for _, row in listed], captions, videos)
     test = _split("test", [row["video_id"] for _, row in pairs], queries, videos)
     notes = count_notes([whole, test], PUBLISHED[part])
-    train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS, seed=seed, one_caption=True)
+    train, val, note = hold_out(whole, videos=_HELD_OUT_VIDEOS, one_caption=True)
     return Dataset(f"msrvtt-{part}", train, val, test, (*notes, note))
 
 

@@ -35,7 +35,7 @@ def count_notes(
 
 
 def hold_out(
-    train: Split, *, videos: int, seed: int, one_caption: bool = False
+    train: Split, *, videos: int, seed: int = 0, one_caption: bool = False
 ) -> tuple[Split, Split, str]:
     """Hold out a validation part of train, by a hash of seed and id: list order does not matter.
 

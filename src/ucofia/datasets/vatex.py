@@ -25,7 +25,7 @@ PUBLISHED = {
 _HELD_OUT_VIDEOS = 1_500
 
 
-def load(folder: Path, *, seed: int = 0) -> Dataset:
+def load(folder: Path) -> Dataset:
     """Read the annotations in a folder, and find the videos below it by their ids."""
     path = find_file(folder, "ref_captions.json")
     captions = require_captions(path, read_json(path))
@@ -39,6 +39,6 @@ def load(folder: Path, *, seed: int = 0) -> Dataset:
     notes = count_notes(list(splits.values()), PUBLISHED)
     train, val = splits["train"], splits.get("val")
     if val is None:
-        train, val, note = hold_out(train, videos=_HELD_OUT_VIDEOS, seed=seed)
+        train, val, note = hold_out(train, videos=_HELD_OUT_VIDEOS)
         notes = (*notes, note)
     return Dataset("vatex", train, val, splits["test"], notes)
