@@ -18,12 +18,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from ucofia.config import to_dict
 from ucofia.datasets.dataloader import PairBatch, Plan, epoch_plan, pair_batches
+from ucofia.datasets.types import Split
 from ucofia.errors import (
     LossNotFiniteError,
     NotFiniteError,
@@ -43,7 +45,7 @@ from ucofia.train.run_folder import RESULT, RunFolder
 from ucofia.train.settings import TrainData, TrainSettings, describe_run
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.trackers import Tracker, open_trackers
-from ucofia.train.validate import evaluate_split
+from ucofia.train.validate import both_directions, split_scores
 from ucofia.types import Progress, TextBatch
 
 
@@ -286,9 +288,10 @@ class _Run:
             tracker.add(self.step, values)
 
     def _evaluate(self, name: str) -> dict[str, dict[str, float]]:
-        return evaluate_split(
+        split: Split = getattr(self.data.dataset, name)
+        scores = split_scores(
             self.model,
-            getattr(self.data.dataset, name),
+            split,
             self.data.frames,
             batch=self.settings.score_batch,
             workers=self.settings.workers,
@@ -296,6 +299,7 @@ class _Run:
             between=self._stop_if_asked,
             progress=self.progress if self.world.is_first else None,
         )
+        return both_directions(scores, np.asarray(split.truth))
 
     def _stop_if_asked(self) -> None:
         """End between two batches of a validation or test, in all processes at once."""

@@ -5,16 +5,15 @@ columns are added up.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Split
 from ucofia.evaluate.gallery import gallery, level_scores, level_weights
-from ucofia.metrics import RankSummary, summarise, text_to_video_ranks, video_to_text_ranks
+from ucofia.metrics import summarise, text_to_video_ranks, video_to_text_ranks
 from ucofia.model import Model
 from ucofia.train.distributed import World
 from ucofia.types import Progress
@@ -61,14 +60,12 @@ def split_scores(
     return np.asarray(summed.cpu().numpy())
 
 
-def evaluate_split(
-    model: Model, split: Split, frames: FrameSource, **options: Any
+def both_directions(
+    scores: Float[np.ndarray, "t v"], truth: Int[np.ndarray, " t"]
 ) -> dict[str, dict[str, float]]:
     """Return recall, median and mean rank of both directions."""
-    scores = split_scores(model, split, frames, **options)
-    truth = np.asarray(split.truth)
-    found: dict[str, RankSummary] = {
-        "t2v": summarise(text_to_video_ranks(scores, truth)),
-        "v2t": summarise(video_to_text_ranks(scores, truth)),
+    ranks = {
+        "t2v": text_to_video_ranks(scores, truth),
+        "v2t": video_to_text_ranks(scores, truth),
     }
-    return {direction: summary.values() for direction, summary in found.items()}
+    return {direction: summarise(found).values() for direction, found in ranks.items()}
