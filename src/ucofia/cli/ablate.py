@@ -1,7 +1,7 @@
 """`ucofia ablate`: the paper's ablation tables, run here."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ucofia.config import TrainConfig
     from ucofia.research.ablate.rows import Setup
     from ucofia.research.ablate.tokens_setup import TokensSetup
-    from ucofia.types import Progress
 
 DRAWN = "shapes"
 
@@ -105,7 +104,9 @@ def ablate(
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
         if dataset == DRAWN:
-            setup = _shapes(out, progress)
+            from ucofia.research.ablate.shapes_setup import ShapesSetup
+
+            setup = ShapesSetup(out / "work", progress=progress)
         else:
             setup = replace(
                 _on_tokens(dataset, data, tokens, backbone, changed, candidates),
@@ -130,22 +131,13 @@ def ablate(
     return 0
 
 
-@contextmanager
-def _spreading(cluster: str | None) -> "Iterator[Spread[Any, Any] | None]":
+def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] | None]":
     """What trains rows at the same time, if a cluster is named."""
     if cluster is None:
-        yield None
-        return
+        return nullcontext()
     from ucofia.cluster.tasks import spreading
 
-    with spreading(cluster) as spread:
-        yield spread
-
-
-def _shapes(out: Path, progress: "Progress | None") -> "Setup":
-    from ucofia.research.ablate.shapes_setup import ShapesSetup
-
-    return ShapesSetup(out / "work", progress=progress)
+    return spreading(cluster)
 
 
 def _on_tokens(

@@ -1,7 +1,6 @@
 """`ucofia eval`: evaluate a model on a data set, with a report of how it was done."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -91,18 +90,15 @@ def evaluate(
     return 0
 
 
-@contextmanager
-def _engine(cluster: str | None) -> "Iterator[EvaluationEngine]":
+def _engine(cluster: str | None) -> "AbstractContextManager[EvaluationEngine]":
     """Where it is computed: in this process, or on a cluster if one is named."""
     if cluster is None:
         from ucofia.evaluate.gallery import HERE
 
-        yield HERE
-        return
+        return nullcontext(HERE)
     from ucofia.cluster.evaluate import connected_engine
 
-    with connected_engine(cluster) as engine:
-        yield engine
+    return connected_engine(cluster)
 
 
 def _report(
