@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
 from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
-from ucofia.evaluate.gallery import level_scores, stored
+from ucofia.evaluate.gallery import half_precision, level_scores
 from ucofia.index.storage.collection import in_memory
 from ucofia.model import TEXTS_AT_ONCE
 from ucofia.presets import UCOFIA
@@ -208,7 +208,10 @@ def ratios(count: int, repeats: int) -> None:
         text, video = features(512, STARTER_FRAMES, STARTER_UNITS, STARTER_WIDTH, words=20)
         lengths = torch.randint(5, 21, (512,), generator=torch.Generator().manual_seed(1))
         mask = torch.arange(20) < lengths[:, None]
-        model, collection = Encoded(replace(text, word_mask=mask)), in_memory(stored(video))
+        model, collection = (
+            Encoded(replace(text, word_mask=mask)),
+            in_memory(half_precision(video)),
+        )
         words, patches = text.words[mask], video.patches.flatten(0, 1)
         names = [""] * len(text)
         found = ratio(

@@ -21,7 +21,7 @@ from mteb.types import PromptType
 
 from ucofia.adapters.files import file_batches
 from ucofia.errors import EmptyInputError, SettingError
-from ucofia.evaluate.gallery import level_scores, level_weights, stored
+from ucofia.evaluate.gallery import half_precision, level_scores, level_weights
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
@@ -117,7 +117,9 @@ class MtebSearch:
             files = _files(data, kind, Path(folder))
             for some in file_batches(self.model, files, batch=batch, workers=self.workers):
                 with torch.inference_mode():
-                    parts.append(stored(self.model.encode_video(some.to(self.model.device))))
+                    parts.append(
+                        half_precision(self.model.encode_video(some.to(self.model.device)))
+                    )
         return in_memory(VideoFeatures.cat(parts))
 
 

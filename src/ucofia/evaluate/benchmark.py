@@ -8,11 +8,10 @@ ranked alone, with others, and under every normalisation.
 The bank is another split: its texts for text to video, its videos for video to text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 
@@ -76,7 +75,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that was found out, before anybody writes it down."""
+    """The result of an evaluation; `report` writes it to files."""
 
     dataset: str
     split: Split
@@ -157,9 +156,16 @@ def evaluate(
     split = dataset.split(options.split)
     bank = None if options.bank is None else dataset.split(options.bank)
     truth, texts = np.asarray(split.truth), [text.text for text in split.texts]
-    encoded = partial(gallery, model, frames=frames, batch=options.batch, workers=options.workers)
+    encoded = partial(
+        gallery,
+        model,
+        frames=frames,
+        batch=options.batch,
+        workers=options.workers,
+        progress=progress,
+    )
     with watch.stage("encoding videos"):
-        collection = encoded(split, progress=progress)
+        collection = encoded(split)
     with watch.stage("scoring"), counting_truncations() as cut:
         scores = engine.score(model, texts, collection, split.name, progress=progress)
     with counting_truncations():
@@ -243,18 +249,11 @@ def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]
 def _bank(split: Split, options: EvaluateOptions) -> BankOfSplit:
     """Sample texts and videos, each evenly spread over the split."""
     limit, available = options.bank_limit, options.available
-    texts = tuple(split.texts[row].text for row in _spread(len(split.texts), limit))
-    chosen = _spread(len(split.videos), limit)
+    texts = tuple(split.texts[row].text for row in _evenly_spread(len(split.texts), limit))
+    chosen = _evenly_spread(len(split.videos), limit)
     if available is not None:
         chosen = [row for row in chosen if split.videos[row].id in available]
     return BankOfSplit(texts, split.take(chosen))
-
-
-class EncodeSplit(Protocol):
-    """Encodes the videos of a split, as `gallery` does with its model and frames given."""
-
-    def __call__(self, split: Split, *, progress: Progress | None) -> Collection:
-        """Return the features of all videos of a split, in its order."""
 
 
 def _bank_scores(
@@ -263,7 +262,7 @@ def _bank_scores(
     texts: Sequence[str],
     collection: Collection,
     bank: BankOfSplit,
-    encoded: EncodeSplit,
+    encoded: Callable[[Split], Collection],  # the features of a split
     progress: Progress | None,
 ) -> dict[Direction, LevelScores]:
     """Score the bank both ways; its videos may be missing where its texts are not."""
@@ -272,13 +271,13 @@ def _bank_scores(
         name = "the bank's texts"
         banks["t2v"] = engine.score(model, bank.texts, collection, name, progress=progress)
     if bank.videos.videos:
-        others = encoded(bank.videos, progress=progress)
+        others = encoded(bank.videos)
         name = "the bank's videos"
         banks["v2t"] = engine.score(model, texts, others, name, progress=progress)
     return banks
 
 
-def _spread(count: int, limit: int | None) -> list[int]:
+def _evenly_spread(count: int, limit: int | None) -> list[int]:
     kept = count if limit is None else min(count, limit)
     return [int(row) for row in np.linspace(0, count - 1, kept)] if kept else []
 

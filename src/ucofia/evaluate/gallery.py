@@ -1,4 +1,4 @@
-"""An index in memory and every score of its videos: the part of an evaluation that costs.
+"""Encode a split into an index in memory, and score every text against every video.
 
 Videos are kept in half precision, as an index on disk keeps them. Scores come from the function
 that training and search use, in blocks, level by level; matrices that are too large for the memory
@@ -27,10 +27,6 @@ from ucofia.types import Progress, VideoFeatures
 
 VIDEOS_AT_ONCE = 512  # scored in one call, which maps the words of its texts once
 SEARCHED = 16  # queries that are also searched for one by one
-
-
-def _nothing() -> None:
-    """Do nothing between two batches."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def gallery(
     workers: int = 0,
     rank: int = 0,
     ranks: int = 1,
-    between: Callable[[], None] = _nothing,
+    between: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Collection:
     """Encode the videos of a split into an index in memory.
@@ -105,7 +101,9 @@ def gallery(
         if some is None:  # another process has one video more
             continue
         with torch.inference_mode():
-            parts.append(stored(model.encode_video(some.videos.to(model.device)).to("cpu")))
+            parts.append(
+                half_precision(model.encode_video(some.videos.to(model.device)).to("cpu"))
+            )
         rows += some.rows
         if progress:
             progress(f"encoding videos of {split.name}", len(rows), share)
@@ -118,7 +116,7 @@ def level_scores(
     collection: Collection,
     name: str,
     *,
-    between: Callable[[], None] = _nothing,
+    between: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray]:
     """Score every text against every video, level by level, in blocks."""
@@ -170,8 +168,8 @@ def level_weights(model: Model) -> list[float]:
     return [level.weight for level in model.config.levels]
 
 
-def stored(features: VideoFeatures) -> VideoFeatures:
-    """Round as an index does."""
+def half_precision(features: VideoFeatures) -> VideoFeatures:
+    """Round the vectors as an index stores them."""
     return replace(
         features,
         video=features.video.half(),

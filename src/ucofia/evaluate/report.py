@@ -1,4 +1,4 @@
-"""An evaluation written down: one result file, one page of Markdown, the rank of every query.
+"""Write an evaluation: one result file, one page of Markdown, the rank of every query.
 
 result.json          every figure with its interval, the split, the checkpoint rule, the cost
 result.md            the same as tables, beside the paper's figures
@@ -62,7 +62,7 @@ def document(
 
 
 def page(result: Mapping[str, Any]) -> str:
-    """Tables for people, from the result alone."""
+    """Write a result as a page of Markdown tables."""
     chosen = result["model"].get("chosen_by")
     rule = (
         f"epoch {chosen['epoch'] + 1}, chosen on `{chosen['split']}` by {chosen['metric']}"
