@@ -16,7 +16,7 @@ from ucofia.cli import main
 from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
 from ucofia.research.ablate import pretraining, rows, shapes_setup, table, tokens_setup
-from ucofia.research.ablate.job import Job, is_made_from
+from ucofia.research.ablate.job import Job, is_made_from, recipe_of
 from ucofia.research.ablate.rows import Row, chosen, tables, trainings
 from ucofia.research.ablate.shapes_setup import ShapesSetup, SplitSizes
 
@@ -107,7 +107,7 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
     good = {
         "training": "video",
         "seed": 0,
-        "recipe": job.recipe(training),
+        "recipe": recipe_of(job.setup, training),
         "parameters": 1,
         "train_seconds": 1.0,
         "kinds": {"scene": 50.0},
@@ -133,7 +133,7 @@ def test_a_result_of_other_data_or_settings_does_not_count(job: Job) -> None:
 
 def test_a_setting_that_came_later_leaves_older_results_valid(job: Job) -> None:
     training = job.setup.trainings["video"]
-    older = json.loads(json.dumps(job.recipe(training)))
+    older = json.loads(json.dumps(recipe_of(job.setup, training)))
     for recipe in (older["train"], older["towers"]["train"]):
         for name in ("loss", "lora", "captions", "part_rates", "frozen"):
             del recipe[name]

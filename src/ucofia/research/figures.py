@@ -5,8 +5,8 @@
     levels          what is found with the coarse level, with the fine one, with all
 
 Each becomes one PNG and one SVG. Which example is shown is decided by a rule that the picture
-states, not by hand. Numbers come from `dataset` and `retrieved`; nothing is computed here that a
-score does not use.
+states, not by hand. Numbers come from `evaluate.benchmark` and `evaluate.hubness`; nothing is
+computed here that a score does not use.
 """
 
 from dataclasses import dataclass

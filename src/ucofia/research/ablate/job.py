@@ -91,7 +91,8 @@ class Job:
             found: dict[str, Any] = json.loads(self.file(training.name, seed).read_text())
         except (OSError, ValueError):
             return None
-        return found if is_made_from(found.get("recipe"), self.recipe(training)) else None
+        wanted = recipe_of(self.setup, training)
+        return found if is_made_from(found.get("recipe"), wanted) else None
 
     def file(self, name: str, seed: int) -> Path:
         """Where a result is."""
@@ -99,13 +100,8 @@ class Job:
 
     def folder(self, training: Training, seed: int) -> Path:
         """Where a training is, and its model when it has ended; another recipe, another folder."""
-        return (
-            self.work / f"{training.name}-{recipe_digest(self.recipe(training))}" / f"seed-{seed}"
-        )
-
-    def recipe(self, training: Training) -> dict[str, Any]:
-        """Everything that a result depends on besides its seed and the code."""
-        return recipe_of(self.setup, training)
+        digest = recipe_digest(recipe_of(self.setup, training))
+        return self.work / f"{training.name}-{digest}" / f"seed-{seed}"
 
     def make(self, named: Named) -> None:
         """Train one row with one seed, evaluate it and write the result."""
@@ -145,7 +141,7 @@ class Job:
             "train_seconds": result["seconds"],
             "ranks": _ranks(found),
             "videos": list(found.split.truth),
-            "recipe": self.recipe(training),
+            "recipe": recipe_of(setup, training),
             "commit": git_commit(),
             "versions": versions(),
         }

@@ -11,7 +11,7 @@ import torch
 from ucofia import checkpoint
 from ucofia.config import TrainConfig
 from ucofia.datasets.frame_sources import array_frames
-from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
+from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
@@ -74,10 +74,9 @@ def _pictures() -> TrainData:
     splits: list[Split] = []
     first = 0
     for name, count in STILLS.items():
-        texts = drawn.texts[first : first + count]
-        videos = tuple(VideoItem(f"{name}-{row}") for row in range(count))
-        own = tuple(TextItem(text, row) for row, text in enumerate(texts))
-        splits.append(Split(name, videos, own))
+        videos = [VideoItem(f"{name}-{row}") for row in range(count)]
+        captions = [[text] for text in drawn.texts[first : first + count]]
+        splits.append(split_from_captions(name, videos, captions))
         first += count
     train, val, test = splits
     ids = [video.id for split in splits for video in split.videos]

@@ -111,7 +111,7 @@ class Setup(Protocol):
         """A model ready to be trained."""
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """What only this data set can tell, as JSON values."""
+        """Measurements that only this data set has, as JSON values."""
 
 
 def _of(*levels: LevelConfig) -> ModelConfig:

@@ -61,9 +61,7 @@ class ShapesSetup:
     @cached_property
     def data(self) -> TrainData:
         """The drawn videos as training and evaluation take them."""
-        made = self.drawn
-        dataset = replace(made.dataset, notes=tuple(made.notes))
-        return TrainData(dataset, made.frames, made.train.groups)
+        return TrainData(self.drawn.dataset, self.drawn.frames, self.drawn.train.groups)
 
     @cached_property
     def data_name(self) -> str:

@@ -218,7 +218,7 @@ def _retrieved(results: Results) -> str:
 
 
 def _loaded(path: Path) -> Result:
-    """A file that was cut short holds nothing."""
+    """Read a result file; a damaged one is empty."""
     try:
         return dict(json.loads(path.read_text()))
     except ValueError:

@@ -96,5 +96,5 @@ class TokensSetup:
         return model
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """Nothing that other data sets do not have."""
+        """No measurement of its own."""
         return {}

@@ -5,7 +5,7 @@ by accident is kept equal here: a track is a fixed set of places, so another dir
 the same frames in another order; all marks cover the same number of pixels in the same number of
 frames, so two swapped marks leave the colours of the whole video as they were.
 
-It knows nothing of captions, splits or seeds; `shapes.py` decides what is drawn.
+It knows nothing of captions, splits or seeds; `dataset.py` decides what is drawn.
 """
 
 from dataclasses import dataclass
