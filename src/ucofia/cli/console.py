@@ -220,7 +220,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def outcome(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
+def exit_code(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
     """Return the exit code of a search, and say so when nothing matches."""
     if any(hit.is_match is not False for hit in hits):
         return 0

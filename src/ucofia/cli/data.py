@@ -19,7 +19,6 @@ from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.datasets.frame_cache import CacheReport
-    from ucofia.datasets.token_cache import TokenFrames
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
     from ucofia.types import Progress
@@ -244,15 +243,3 @@ def decode_once(
     settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
     workers = workers or os.cpu_count() or 1
     fill_cache(videos, folder, settings, workers=workers, progress=progress)
-
-
-def stored_tokens(
-    dataset: "Dataset", folder: Path, model: "Model"
-) -> "tuple[Dataset, TokenFrames]":
-    """Open a token cache for a model; videos that it lacks are left out, and noted."""
-    from ucofia.datasets.splits import keep_videos
-    from ucofia.datasets.token_cache import open_tokens
-
-    tokens = open_tokens(folder)
-    tokens.require(model)
-    return keep_videos(dataset, tokens.videos.keys()), tokens.of(model.config)

@@ -12,10 +12,10 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
+    exit_code,
     index_for,
     index_here,
     lines,
-    outcome,
     print_message,
     progress_bar,
     remember_index,
@@ -41,6 +41,7 @@ from ucofia.errors import (
 )
 
 if TYPE_CHECKING:
+    from ucofia.index.failures import Failure
     from ucofia.index.index import Index
     from ucofia.index.ingest import AddReport
     from ucofia.video.sample import Segment
@@ -172,7 +173,7 @@ def index_command(
         else:
             trouble = ""
             if last is None or _is_news(report, last):
-                show_json(report) if json else _print_report(report, opened, told=last)
+                show_json(report) if json else _print_report(report, opened, last)
                 if last is None and watch:
                     print_message(f"looking again every {every:g} s; Ctrl-C ends it")
             last = report
@@ -275,7 +276,7 @@ def export(
     hits = opened.search(text, top=top)
     clips = [str(cut(hit, out, seconds=seconds)) for hit in hits]
     show_json(clips) if json else show(*clips)
-    return outcome(hits, is_empty=not len(opened))
+    return exit_code(hits, is_empty=not len(opened))
 
 
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
@@ -310,13 +311,18 @@ def _segment(text: str) -> "Segment":
 
 
 def _is_news(report: "AddReport", last: "AddReport") -> bool:
-    reported = {(failure.path, failure.reason) for failure in last.failed}
-    is_new = any((failure.path, failure.reason) not in reported for failure in report.failed)
-    return bool(report.added or report.changed or report.moved or report.removed or is_new)
+    changes = report.added or report.changed or report.moved or report.removed
+    return bool(changes or _new_failures(report, last))
 
 
-def _print_report(report: "AddReport", opened: "Index", *, told: "AddReport | None") -> None:
-    """Print what was done; failures only once to somebody who watches."""
+def _new_failures(report: "AddReport", last: "AddReport | None") -> "list[Failure]":
+    """List the failures that the report before did not have."""
+    known = {(failure.path, failure.reason) for failure in last.failed} if last else set()
+    return [one for one in report.failed if (one.path, one.reason) not in known]
+
+
+def _print_report(report: "AddReport", opened: "Index", last: "AddReport | None") -> None:
+    """Print what was done; failures only when they are new."""
     counts = {
         "added": report.added,
         "changed": report.changed,
@@ -326,10 +332,7 @@ def _print_report(report: "AddReport", opened: "Index", *, told: "AddReport | No
         "failed": len(report.failed),
     }
     show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
-    known = {(failure.path, failure.reason) for failure in told.failed} if told else set()
-    for failure in report.failed:
-        if (failure.path, failure.reason) in known:
-            continue
+    for failure in _new_failures(report, last):
         again = " (as before; not tried again)" if failure.is_known else ""
         print_message(f"  failed: {failure.path}: {failure.reason}{again}")
     for warning in report.warnings:

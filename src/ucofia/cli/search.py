@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import NO_MATCH, index_here, lines, outcome, print_message, show, show_json
+from ucofia.cli.console import (
+    NO_MATCH,
+    exit_code,
+    index_here,
+    lines,
+    print_message,
+    show,
+    show_json,
+)
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -120,7 +128,7 @@ def search(
     if text and not also and not without and not asked[0].is_plain:
         print_message(f"looking for: {asked[0]}")
     answers = _shown(newest, asked, top, ask)
-    code = outcome([one.hit for found in answers for one in found], is_empty=not len(opened))
+    code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
     _print(texts if queries else None, answers, json=json, complete=complete)
     for question in asked[:HINTED]:
         for hint in newest.hints(question):
@@ -263,7 +271,7 @@ def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
 
 
-def print_hits(found: "list[DistinctHit]", *, complete: bool = False) -> None:
+def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
     """Print hits as a table: matches first, confidence in words; scores are in --json.
 
     Args:

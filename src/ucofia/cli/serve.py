@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -133,7 +133,7 @@ def serve(
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         print_message(f"{len(one)} segments in {one.path}")
-    with _spread(opened, settings) as asked:
+    with _sharded(opened, settings) as asked:
         indexes = next(iter(asked.values())) if len(asked) == 1 else asked
         _announce(settings, listening.getsockname()[1], open_page=open_page)
         _run(create_app(indexes, settings=settings), settings, listening)
@@ -186,7 +186,9 @@ def _opened(settings: "ServeSettings") -> "dict[str, Index]":
 
 
 @contextmanager
-def _spread(opened: "dict[str, Index]", settings: "ServeSettings") -> "Iterator[dict[str, Index]]":
+def _sharded(
+    opened: "dict[str, Index]", settings: "ServeSettings"
+) -> "Iterator[dict[str, Index]]":
     """Let a cluster do the searching, if one is named."""
     cluster = settings.cluster
     if cluster is None:
@@ -203,7 +205,7 @@ def _spread(opened: "dict[str, Index]", settings: "ServeSettings") -> "Iterator[
         }
 
 
-def _name(path: str, taken: Sequence[str] | dict[str, "Index"]) -> str:
+def _name(path: str, taken: Container[str]) -> str:
     """Name an index in addresses: by its folder, of a hidden one by the folder above."""
     parts = [part for part in path.replace("\\", "/").split("/") if part]
     last = next((part for part in reversed(parts) if not part.startswith(".")), "index")

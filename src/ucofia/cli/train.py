@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.data import decode_once, frame_cache_folder, stored_tokens
+from ucofia.cli.data import decode_once, frame_cache_folder
 from ucofia.cli.options import (
     BatchOption,
     CacheOption,
@@ -30,8 +30,8 @@ from ucofia.cli.options import (
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_sources import FrameSource
     from ucofia.datasets.registry import OpenedData
+    from ucofia.datasets.token_cache import TokenFrames
     from ucofia.model import Model
     from ucofia.train.distributed import World
     from ucofia.train.settings import TrainData
@@ -127,6 +127,7 @@ def train(
     --tokens ~/msvd-tokens --out ~/runs/lit
     """
     from ucofia.datasets.registry import open_data
+    from ucofia.datasets.token_cache import open_tokens
     from ucofia.presets import open_preset
     from ucofia.train import distributed
     from ucofia.train.build_model import build_model, recipe
@@ -165,8 +166,10 @@ def train(
     world, here = distributed.join(device)
     try:
         with progress_bar(quiet=not world.is_first) as progress, _stop_signals() as stop:
-            model = build_model(chosen, backbone, _frames(opened, tokens), seed=seed).to(here)
-            found = _train_data(opened, model, data, cache, tokens, workers, world, progress)
+            stored = None if tokens is None else open_tokens(tokens)
+            frames = opened.frames if stored is None else stored
+            model = build_model(chosen, backbone, frames, seed=seed).to(here)
+            found = _train_data(opened, stored, model, data, cache, workers, world, progress)
             result = run(
                 model, found, out=out, settings=settings, world=world, progress=progress, stop=stop
             )
@@ -189,37 +192,33 @@ def _dataset_of(preset: str) -> str:
     return named if named in registered_datasets() else "folder"
 
 
-def _frames(opened: "OpenedData", tokens: Path | None) -> "FrameSource | None":
-    """What frames the model will see, where that decides how it is built."""
-    if tokens is None:
-        return opened.frames
-    from ucofia.datasets.token_cache import open_tokens
-
-    return open_tokens(tokens)
-
-
 def _train_data(
     opened: "OpenedData",
+    stored: "TokenFrames | None",
     model: "Model",
     data: Path | None,
     cache: Path | None,
-    tokens: Path | None,
     workers: int,
     world: "World",
     progress: "Progress | None",
 ) -> "TrainData":
-    """Find the frames; videos are decoded once, to a cache, by the first process."""
+    """Find the frames: stored tokens, the data set's own, or a cache that is filled first.
+
+    Videos that stored tokens lack are left out, and noted. The first process fills the cache.
+    """
     from ucofia.datasets.frame_cache import failures, open_cache
+    from ucofia.datasets.splits import keep_videos
     from ucofia.train.settings import TrainData
 
     dataset = opened.dataset
-    if tokens is not None:
-        dataset, stored = stored_tokens(dataset, tokens, model)
+    if stored is not None:
+        stored.require(model)
+        dataset = keep_videos(dataset, stored.videos.keys())
     if world.is_first:
         for note in dataset.notes:
             print_message(f"note: {note}")
-    if tokens is not None:
-        return TrainData(dataset, stored)
+    if stored is not None:
+        return TrainData(dataset, stored.of(model.config))
     if opened.frames is not None:
         return TrainData(dataset, opened.frames, opened.train_groups)
     folder = frame_cache_folder(data, cache)
