@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import Any
 
 from ucofia.index.calibration.confidence import MATCH, match_word
 from ucofia.index.results.catalogue import Catalogue, is_there, video_id
@@ -135,13 +136,10 @@ class ResponseBuilder:
         )
 
     def _hit(self, one: DistinctHit) -> schema.HitOut:
-        hit, info = one.hit, one.info
-        frame = nearest_frame(info, hit.best_second)
+        hit = one.hit
         moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]
         return schema.HitOut(
-            segment=hit.segment,
-            video=video_id(info),
-            path=hit.path,
+            **self._shown(one.info, hit.best_second),
             score=hit.score,
             confidence=hit.confidence,
             is_match=hit.is_match,
@@ -149,14 +147,6 @@ class ResponseBuilder:
             levels=dict(hit.levels),
             start_second=hit.start_second,
             end_second=hit.end_second,
-            best_second=hit.best_second,
-            duration_seconds=info.duration_seconds,
-            media=f"{self.base}/media/{video_id(info)}",
-            media_type=media_type(hit.path),
-            poster=self.picture(hit.segment, frame),
-            thumbnail=self.thumbnail(hit.segment, hit.best_second),
-            frames=len(info.frame_seconds),
-            frame_seconds=list(info.frame_seconds),
             moments=moments,
             copies=_places(one.copies),
             similar=[self._hit(other) for other in one.similar],
@@ -168,21 +158,24 @@ class ResponseBuilder:
     ) -> schema.VideoOut:
         info = parts[len(parts) // 2]
         seconds = info.frame_seconds or (0.0,)
-        frame = len(seconds) // 2
-        return schema.VideoOut(
-            segment=info.id,
-            video=video_id(info),
-            path=info.path,
-            best_second=seconds[frame],
-            duration_seconds=info.duration_seconds,
-            media=f"{self.base}/media/{video_id(info)}",
-            media_type=media_type(info.path),
-            poster=self.picture(info.id, frame),
-            thumbnail=self.thumbnail(info.id, seconds[frame]),
-            frames=len(info.frame_seconds),
-            frame_seconds=list(info.frame_seconds),
-            copies=_places(copies),
-        )
+        shown = self._shown(info, seconds[len(seconds) // 2])
+        return schema.VideoOut(**shown, copies=_places(copies))
+
+    def _shown(self, info: SegmentInfo, second: float) -> dict[str, Any]:
+        """What both a hit and a video of the list have: where to see them, and when."""
+        return {
+            "segment": info.id,
+            "video": video_id(info),
+            "path": info.path,
+            "best_second": second,
+            "duration_seconds": info.duration_seconds,
+            "media": f"{self.base}/media/{video_id(info)}",
+            "media_type": media_type(info.path),
+            "poster": self.picture(info.id, nearest_frame(info, second)),
+            "thumbnail": self.thumbnail(info.id, second),
+            "frames": len(info.frame_seconds),
+            "frame_seconds": list(info.frame_seconds),
+        }
 
 
 def nearest_frame(info: SegmentInfo, second: float) -> int:

@@ -71,12 +71,12 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self._stop_clock()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         """Wait for the next request; from now on uvicorn's own keep-alive clock runs."""
-        self._stop_clock()
+        self._stop_timer()
         super().on_response_complete()
 
     def drop(self) -> None:
@@ -85,7 +85,7 @@ class LimitedProtocol(H11Protocol):
         self.transport.abort()
 
     @property
-    def keeps_waiting(self) -> int:
+    def idle_rank(self) -> int:
         """Idle rank of the connection: 0 while a request of it is being answered."""
         if self.transport.is_closing():
             return 4
@@ -102,11 +102,11 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_head(self) -> None:
         if self.is_asking:
-            self._stop_clock()
+            self._stop_timer()
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.limits.header_seconds, self._too_late)
 
-    def _stop_clock(self) -> None:
+    def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -119,8 +119,8 @@ class LimitedProtocol(H11Protocol):
 
 def _make_room(connections: list[LimitedProtocol], newcomer: LimitedProtocol) -> None:
     others = [one for one in connections if one is not newcomer]
-    worst = max(others, key=lambda one: (one.keeps_waiting, -one.age))
-    (worst if worst.keeps_waiting else newcomer).drop()
+    worst = max(others, key=lambda one: (one.idle_rank, -one.age))
+    (worst if worst.idle_rank else newcomer).drop()
 
 
 def protocol(settings: ServeSettings) -> type[LimitedProtocol]:

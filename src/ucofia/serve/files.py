@@ -20,7 +20,7 @@ from ucofia.index.storage.schema import SegmentInfo
 from ucofia.video.limits import lies_within
 
 _BINARY = getattr(os, "O_BINARY", 0)
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a pipe in the place of a file must not hold us up
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block
 
 
 class Files:
