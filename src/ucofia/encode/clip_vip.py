@@ -111,7 +111,7 @@ class ClipVipBackbone(nn.Module):
 def _visibility(
     mask: Bool[Tensor, "v f"], *, globals_: int, patches: int
 ) -> Bool[Tensor, "v 1 n n"]:
-    """Return who sees whom: rows look at columns. The last rows are the frames' class tokens."""
+    """Return the attention mask; rows attend to columns, the last are frames' class tokens."""
     videos, frames = mask.shape
     everywhere = torch.full((globals_,), -1, device=mask.device)
     per_frame = torch.arange(frames, device=mask.device)

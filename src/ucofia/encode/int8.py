@@ -6,7 +6,6 @@ other architectures use the float32 tower. Knows the layout of the tower, not it
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +26,7 @@ INT8_ACTIVATIONS = {"clip_vision_model": "quick_gelu"}  # supported: model type,
 MIN_WIDTH = 256  # narrower products are not faster in int8
 
 # Kept outside the modules, so that it is neither copied nor saved with them.
-_prepared: "WeakKeyDictionary[nn.Module, tuple[object, Any]]" = WeakKeyDictionary()
+_prepared: "WeakKeyDictionary[nn.Module, tuple[object, Int8Vision]]" = WeakKeyDictionary()
 
 
 def has_int8() -> bool:
@@ -46,19 +45,16 @@ def can_use_int8(tower: nn.Module) -> bool:
     return not any(is_adapted(module) for module in tower.modules())
 
 
-def int8_vision(tower: nn.Module) -> "Int8Vision":
-    """Return the int8 copy of CLIP's vision tower, quantised again after a weight has changed."""
-    found: Int8Vision = cached_by_weights(tower, Int8Vision)
-    return found
-
-
 def is_cpu_inference(tower: nn.Module) -> bool:
     """Return whether a float32 network on the CPU is in eval mode with gradients off."""
-    return not torch.is_grad_enabled() and not tower.training and _is_float_on_cpu(tower)
+    if torch.is_grad_enabled() or tower.training:
+        return False
+    first = next(tower.parameters())
+    return first.device.type == "cpu" and first.dtype == torch.float32
 
 
-def cached_by_weights(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
-    """Return `make(tower)`, cached until one of the tower's weights changes."""
+def int8_vision(tower: nn.Module) -> "Int8Vision":
+    """Return the int8 copy of CLIP's vision tower, cached until one of its weights changes."""
     # Changes with every in-place write to a weight and with every new storage.
     state = tuple(
         (p.data_ptr(), 0 if p.is_inference() else p._version)
@@ -66,7 +62,7 @@ def cached_by_weights(tower: nn.Module, make: Callable[[Any], Any]) -> Any:
     )
     found = _prepared.get(tower)
     if found is None or found[0] != state:
-        found = _prepared[tower] = (state, make(tower))
+        found = _prepared[tower] = (state, Int8Vision(tower))
     return found[1]
 
 
@@ -176,8 +172,3 @@ def weight_scales(weight: Float[Tensor, "o i"]) -> Float[Tensor, " o"]:
 
 def _normed(x: Tensor, layer: Any) -> Tensor:
     return layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps)
-
-
-def _is_float_on_cpu(module: nn.Module) -> bool:
-    first = next(module.parameters())
-    return first.device.type == "cpu" and first.dtype == torch.float32

@@ -4,8 +4,8 @@ Learned projections join them. Without a width of its own the space is the visio
 has encoded, an index for instance, stays valid whichever text tower reads it, and the text side
 must learn everything. With a width, frames are projected as well and normalised there; with few
 captioned pictures that generalises far better (docs/experiments.md), so the starter does it.
-Either tower can be frozen or trained. This is how a text tower of another language, or a newer
-one, learns to use eyes that exist already.
+Either tower can be frozen or trained. So a text tower of another language, or a newer one, learns
+the space of an existing vision tower.
 """
 
 from collections.abc import Sequence

@@ -13,9 +13,7 @@ from typing import BinaryIO
 
 from ucofia.errors import UnreadableVideoError
 
-PICTURE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())  # suffixes
-
-
+PICTURE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .tif .tiff .webp".split())
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 

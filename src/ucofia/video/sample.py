@@ -73,14 +73,13 @@ def sample_frames(times: Timeline, sampling: Sampling) -> list[SampledSegment]:
     if sampling.rule == "authors":
         numbers = _authors(times, sampling)
         return [SampledSegment(start, end, numbers)] if numbers else []
-    first, most = sampling.first_segment, sampling.most_segments
-    windows = segments(end - start, sampling.segment)[first:]
-    return [
-        SampledSegment(
-            start + a, start + b, _uniform(times, start + a, start + b, sampling.frames)
-        )
-        for a, b in windows[:most]
-    ]
+    windows = segments(end - start, sampling.segment)[sampling.first_segment :]
+    found = []
+    for a, b in windows[: sampling.most_segments]:
+        moments = uniform(start + a, start + b, sampling.frames)
+        numbers = tuple(dict.fromkeys(times.at(second) for second in moments))
+        found.append(SampledSegment(start + a, start + b, numbers))
+    return found
 
 
 def uniform(start_second: float, end_second: float, frames: int) -> list[float]:
@@ -135,10 +134,6 @@ def segments(duration_seconds: float, segment: Segment = "auto") -> list[tuple[f
     count = max(1, round(duration_seconds / window))
     edges = [*(duration_seconds * i / count for i in range(count)), duration_seconds]
     return list(itertools.pairwise(edges))
-
-
-def _uniform(times: Timeline, start: float, end: float, frames: int) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(times.at(second) for second in uniform(start, end, frames)))
 
 
 def _authors(times: Timeline, sampling: Sampling) -> tuple[int, ...]:
