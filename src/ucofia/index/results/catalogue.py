@@ -1,7 +1,7 @@
-"""What an index holds, by id, so that no path ever comes from outside.
+"""The segments and videos of an index by id: requests name ids, never paths.
 
-A request names a segment or a video by its id; only ids of the newest version that was seen lead
-to a file. Built once per version, then only read.
+Only ids of the newest version that was read lead to a file. Built once per version, then only
+read.
 """
 
 import hashlib

@@ -50,11 +50,11 @@ def distinct_hits(
     known: Catalogue,
     *,
     wanted: int,
-    is_alike: IsAlike | None = None,
+    is_alike: IsAlike,
 ) -> DistinctHits:
     """Collect distinct hits until there are enough; `ranked(n)` gives the best n.
 
-    With `is_alike`, hits that are nearly the same as a better one stand behind it.
+    Hits that are nearly the same as a better one (`is_alike`) are grouped behind it.
     """
     asked = wanted + LOOK_AHEAD
     while True:
@@ -66,10 +66,7 @@ def distinct_hits(
 
 
 def _distinct(
-    hits: Sequence[Hit],
-    known: Catalogue,
-    wanted: int,
-    is_alike: IsAlike | None,
+    hits: Sequence[Hit], known: Catalogue, wanted: int, is_alike: IsAlike
 ) -> DistinctHits:
     seen: set[str] = set()
     groups: list[list[DistinctHit]] = []
@@ -86,8 +83,8 @@ def _distinct(
             continue
         first, *others = places
         one = DistinctHit(_at(hit, first), first, others)
-        for group in groups if is_alike else ():
-            if is_alike and is_alike(group[0].info, first):
+        for group in groups:
+            if is_alike(group[0].info, first):
                 group.append(one)
                 break
         else:

@@ -1,4 +1,4 @@
-"""What leaves an index: its rows as a table for other programs, and short clips of hits."""
+"""Export: the rows of an index as a table for other programs, and short clips of hits."""
 
 import itertools
 import json

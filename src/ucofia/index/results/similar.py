@@ -1,4 +1,4 @@
-"""Videos and pictures as questions: texts for a video, and videos like it.
+"""Query by example: texts for a video or picture, and videos like it.
 
 A video that the index holds is taken from there; any other file is decoded and encoded,
 and not kept.
@@ -43,14 +43,13 @@ class TextHit:
 
 
 def features_of(
-    path: Path | str, model: Model, collection: Collection | None, *, segment: Segment
+    path: Path | str, model: Model, collection: Collection, *, segment: Segment
 ) -> VideoFeatures:
     """Return the vectors of a video or picture, one row per segment."""
     place = where(path)
-    if collection is not None:
-        rows = collection.rows_of_path.get(place)
-        if rows:
-            return collection.features(np.array(rows), device=model.device)
+    rows = collection.rows_of_path.get(place)
+    if rows:
+        return collection.features(np.array(rows), device=model.device)
     return encode_segments.features(model, _clips(place, model, segment))
 
 
@@ -101,7 +100,7 @@ def similar(
 
 
 def _alone(video: VideoFeatures, collection: Collection, rows: Array) -> Scores:
-    """How alike some segments are, each measured alone: the same bits whatever else there is."""
+    """Likeness of some segments, each computed alone, so that batching cannot change a bit."""
     found = [likeness(video, collection.rows(rows[at : at + 1])) for at in range(len(rows))]
     none = np.zeros(0, np.float32)
     return Scores(
