@@ -158,9 +158,9 @@ def test_a_run_that_was_killed_keeps_nothing_more_than_one_that_was_not(
 def test_a_third_checkpoint_that_stands_in_for_two_damaged_ones_stays(tmp_path: Path) -> None:
     for name in ("00000001-0000", "00000002-0000", "00000003-0000", "00000004-0001"):
         (tmp_path / "checkpoints" / f"step-{name}").mkdir(parents=True)
-    RunFolder(tmp_path).tidy(2, 0)
+    RunFolder(tmp_path).remove_leftovers(2, 0)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 4
-    RunFolder(tmp_path).tidy(3, 0)
+    RunFolder(tmp_path).remove_leftovers(3, 0)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 

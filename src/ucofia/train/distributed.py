@@ -60,7 +60,7 @@ class World:
 
 
 def join(device: str) -> tuple[World, torch.device]:
-    """Join the processes that torchrun started; without it, be alone."""
+    """Join the process group that torchrun started; without torchrun, train alone."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     here = torch.device(device)
     if here.type == "cuda" and here.index is None:

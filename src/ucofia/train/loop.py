@@ -162,8 +162,8 @@ class _Run:
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(counters["scaler"])
         if self.world.is_first:
-            self.folder.tidy(self.step, self.validated)
-            self.folder.forget_after(self.step, self.validated)
+            self.folder.remove_leftovers(self.step, self.validated)
+            self.folder.truncate_log(self.step, self.validated)
         self.world.wait()
 
     def epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""How weights move: groups of parameters, two optimisers, their schedules, two clamps.
+"""Optimisers, parameter groups, learning-rate schedules, gradient clipping.
 
 `bertadam` is the optimiser of the authors' code, reproduced: no bias correction, a second clipping
 of each tensor by itself, and decay of everything that is not a bias. `adamw` is torch's. Both hold

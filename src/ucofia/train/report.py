@@ -1,4 +1,4 @@
-"""What a run says at its end: a page of Markdown with two plots, made from its log and result."""
+"""The report of a run: a page of Markdown with two plots, made from its log and result."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -84,5 +84,5 @@ def _figure() -> tuple[Any, Any]:
 
 
 def _save(folder: RunFolder, figure: Any, name: str) -> None:
-    with folder.written(), atomic_write(folder.path / name) as part:
+    with folder.disk_errors(), atomic_write(folder.path / name) as part:
         figure.savefig(part, format="png", dpi=120)

@@ -64,11 +64,11 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the folder; if another process holds it, the error names that one."""
-        with self.written():
+        with self.disk_errors():
             self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / LOCK, timeout=0)
         try:
-            with self.written():
+            with self.disk_errors():
                 lock.acquire()
         except Timeout as error:
             raise RunBusyError(self.path, self._holder()) from error
@@ -98,7 +98,7 @@ class RunFolder:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to the log."""
-        with self.written(), (self.path / LOG).open("a") as file:
+        with self.disk_errors(), (self.path / LOG).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
@@ -106,13 +106,13 @@ class RunFolder:
         path = self.path / LOG
         if not path.exists():
             return []
-        with self.written():
+        with self.disk_errors():
             text = path.read_text(encoding="utf-8", errors="replace")
         found = [_log_line(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
         return [line for line in found if line is not None]
 
-    def forget_after(self, step: int, validated: int) -> None:
-        """Drop what the log says about steps and validations that will be done again."""
+    def truncate_log(self, step: int, validated: int) -> None:
+        """Drop the log lines of steps and validations that will be done again."""
         kept = [
             line
             for line in self.lines()
@@ -121,8 +121,8 @@ class RunFolder:
         ]
         self.write(LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
-    def tidy(self, step: int, validated: int) -> None:
-        """Drop what a killed process left: files half written, checkpoints too old to be kept.
+    def remove_leftovers(self, step: int, validated: int) -> None:
+        """Delete what a killed process left: partial files, checkpoints too old to be kept.
 
         Checkpoints after this step are damaged, and count for nothing.
         """
@@ -139,7 +139,7 @@ class RunFolder:
 
     def save_best(self, model: Model, *, whole: bool = False) -> str:
         """Write the model that the folder stands for; return the checksum of its weights."""
-        with self.written():
+        with self.disk_errors():
             checkpoint.save(model, self.path, whole=whole)
             return _checksum(self.path / WEIGHTS_FILE)
 
@@ -149,7 +149,7 @@ class RunFolder:
         Afterwards it is a plain model: what low-rank matrices learned is in its weights.
         """
         weights = self.path / WEIGHTS_FILE
-        with self.written():
+        with self.disk_errors():
             if checksum is not None and _checksum(weights) != checksum:
                 advice = "Delete the folder `checkpoints` and this file to train again"
                 raise DamagedRunError(
@@ -159,7 +159,7 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         """Write a whole text file."""
-        with self.written():
+        with self.disk_errors():
             write_atomic(self.path / name, text)
 
     def save(
@@ -170,7 +170,7 @@ class RunFolder:
         partial = folder.with_name(folder.name + PARTIAL)
         if folder.exists() and _damage(folder) is None:
             return
-        with self.written():
+        with self.disk_errors():
             shutil.rmtree(partial, ignore_errors=True)
             checkpoint.save(model, partial)
             write_tensors(partial / OPTIMISER, _optimiser_tensors(optimizer))
@@ -186,10 +186,10 @@ class RunFolder:
         """Load the last complete checkpoint into model and optimiser; return its counters."""
         found = self._checkpoints()[::-1]
         for at, folder in enumerate(found):
-            with self.written():
+            with self.disk_errors():
                 problem = _damage(folder)
             if problem is None:
-                with self.written():
+                with self.disk_errors():
                     checkpoint.restore(model, load_file(folder / WEIGHTS_FILE))
                     _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
                     return dict(json.loads((folder / STATE).read_text()))
@@ -212,7 +212,7 @@ class RunFolder:
         return sorted(path for path in folders if path.suffix != PARTIAL)
 
     def _read(self, name: str, advice: str) -> dict[str, Any]:
-        with self.written():
+        with self.disk_errors():
             stored = (self.path / name).read_bytes()
         try:
             found = json.loads(stored)
@@ -231,8 +231,8 @@ class RunFolder:
             return "an unknown process"
 
     @contextmanager
-    def written(self) -> Iterator[None]:
-        """Turn a full or broken disk into our error; nothing half-written stays."""
+    def disk_errors(self) -> Iterator[None]:
+        """Raise `RunFolderError` for errors of the disk, and delete partial checkpoints."""
         try:
             yield
         except Timeout:  # also an OSError, but of the lock

@@ -1,8 +1,8 @@
-"""Where the curves of a training go for those who ask; `log.jsonl` has the same.
+"""Experiment trackers: TensorBoard, trackio, Weights & Biases. `log.jsonl` has the same numbers.
 
 A tracker is anything with `add` and `close`: `train(..., trackers=[mine])` takes yours.
-TensorBoard writes into the run folder; trackio and Weights & Biases are called as their packages,
-which share an interface, want it. The one file that knows any of them.
+TensorBoard writes into the run folder; trackio and wandb share an interface. No other file imports
+any of them.
 """
 
 import sys

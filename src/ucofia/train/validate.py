@@ -1,4 +1,4 @@
-"""How good a model is on a split, both ways round: the scores that `evaluate` has, over processes.
+"""Validation: scores of a split over all processes, and their metrics in both directions.
 
 Videos are divided between processes; every process scores all texts against its own, and the
 columns are added up.
