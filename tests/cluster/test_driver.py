@@ -25,9 +25,11 @@ class PoolHere:
     def __init__(self, make: Callable[[], Any], count: int) -> None:
         self.actor = make()
 
-    def run(self, queue: "deque[Any]", still: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+    def run(
+        self, queue: "deque[Any]", unfinished: Callable[[Any], Any]
+    ) -> Iterator[tuple[Any, Any]]:
         while queue:
-            item = still(queue.popleft())
+            item = unfinished(queue.popleft())
             if item is not None:
                 yield item, self.actor.run(item)
 

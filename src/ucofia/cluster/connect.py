@@ -1,4 +1,4 @@
-"""A connection to Ray, and actors that are replaced when they die. The only door to Ray."""
+"""Connect to Ray, and replace actors that die. Only here is Ray imported."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ucofia.errors import ClusterError, MissingExtraError, UCoFiAError
+from ucofia.errors import ClusterError, MissingExtraError, UCoFiAError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _connect(library: Any, address: str) -> None:
     try:
         library.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise ClusterError(address, str(error).strip().splitlines()[0]) from error
+        raise ClusterError(address, first_line(error)) from error
 
 
 def _start(library: Any, options: Mapping[str, Any]) -> None:
@@ -83,9 +83,8 @@ def _start(library: Any, options: Mapping[str, Any]) -> None:
             if left and type(error) is Exception:
                 logger.info("Ray did not start: %s", error)
                 continue
-            problem = (str(error).strip() or repr(error)).splitlines()[0]
             advice = "this machine may be very busy or out of memory; try again when it is not"
-            raise ClusterError(LOCAL, problem, advice) from error
+            raise ClusterError(LOCAL, first_line(error), advice) from error
 
 
 def get(answers: Any) -> Any:
@@ -189,17 +188,17 @@ class Pool(Generic[T]):
             self._add()
 
     def run(
-        self, queue: "deque[T]", still: Callable[[T], T | None] = lambda item: item
+        self, queue: "deque[T]", unfinished: Callable[[T], T | None] = lambda item: item
     ) -> Iterator[tuple[T, Any]]:
         """Work until the queue is empty; yields items with their answers, or with `Died`.
 
-        The queue may be filled again meanwhile. `still` says what is left to do of an item when
-        its turn comes; None for nothing.
+        The queue may be filled again meanwhile. `unfinished` returns what is left to do of an
+        item when its turn comes; None for nothing.
         """
         library = ray()
         while queue or self._busy:
             while queue and self._idle:
-                item = still(queue.popleft())
+                item = unfinished(queue.popleft())
                 if item is not None:
                     actor = self._idle.pop()
                     self._busy[actor.run.remote(item)] = (actor, item)

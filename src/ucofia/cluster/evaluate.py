@@ -30,7 +30,7 @@ SWEPT_FROM = 2**24  # scores; a sweep over fewer costs less than handing it out
 
 @contextmanager
 def connected_engine(address: str) -> Iterator[EvaluationEngine]:
-    """Lend what computes on a cluster what is else computed here."""
+    """Connect to a cluster and yield an engine that computes there."""
     with connect.connected(address):
         yield EvaluationEngine(cluster_scores, cluster_stepper)
 

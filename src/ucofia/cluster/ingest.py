@@ -116,7 +116,7 @@ def add(
             run.encode(work, model, options, is_alone=is_alone)
         run.commit(lock_timeout)
         with index._writing(VERB, lock_timeout, progress) as is_locked:
-            run.leave(paths, prune=prune)
+            run.remove_missing(paths, prune=prune)
             index._bring_up_to_date(watch, progress, solve_on_cluster, is_locked=is_locked)
     run.report.seconds, run.report.spent = watch.total, watch.seconds
     return run.report
@@ -140,7 +140,7 @@ class _Run:
         self._news: set[tuple[str, int, int]] = set()
         self._looked, self._looked_at = self.seen, -COMMIT_SECONDS
         self._committed_at = time.monotonic()
-        self._say()
+        self._report_progress()
 
     def encode(self, work: Work, model: Model, options: ClusterOptions, *, is_alone: bool) -> None:
         """Let actors work on all parts; commit now and then."""
@@ -158,18 +158,18 @@ class _Run:
         )
         deaths: dict[str, int] = {}
         try:
-            still = (lambda part: part) if is_alone else self._still
-            for part, answer in pool.run(parts, still):
+            unfinished = (lambda part: part) if is_alone else self._unfinished
+            for part, answer in pool.run(parts, unfinished):
                 if isinstance(answer, Died):
-                    self._again(part, parts, deaths)
+                    self._retry(part, parts, deaths)
                 else:
                     self._take(part, answer)
         finally:
             pool.close()
             self.commit(0.0)
 
-    def leave(self, paths: Sequence[Path | str], *, prune: bool | None) -> None:
-        """Deal with files that are no longer where they were; under the lock."""
+    def remove_missing(self, paths: Sequence[Path | str], *, prune: bool | None) -> None:
+        """Remove or report files that are no longer where they were; under the lock."""
 
         def is_gone(path: str) -> bool:
             if not sources.is_from(path, paths) or path in self.found:
@@ -197,7 +197,7 @@ class _Run:
             return False
         return True
 
-    def _still(self, part: IngestPart) -> IngestPart | None:
+    def _unfinished(self, part: IngestPart) -> IngestPart | None:
         """Leave out what another run has added since this one began."""
         if time.monotonic() - self._looked_at > COMMIT_SECONDS:
             # `seen` stays: parts that were given out before must still be compared with these.
@@ -220,11 +220,11 @@ class _Run:
         for file in done.entry.replacing:
             self.known.pop(file.path, None)
         self._done += len(part.files)
-        self._say()
+        self._report_progress()
         if time.monotonic() - self._committed_at > COMMIT_SECONDS:
             self.commit(0.0)
 
-    def _again(self, part: IngestPart, queue: "deque[IngestPart]", deaths: dict[str, int]) -> None:
+    def _retry(self, part: IngestPart, queue: "deque[IngestPart]", deaths: dict[str, int]) -> None:
         deaths[part.key] = count = deaths.get(part.key, 0) + 1
         if count < MOST_DEATHS_PER_PART:
             queue.append(part)
@@ -250,7 +250,7 @@ class _Run:
         self._take(part, Done(entry, report))
 
     def commit(self, timeout: float | None) -> None:
-        """Commit what waits for it; where somebody else writes, not before the next time."""
+        """Commit the waiting entries; when another process writes, wait for the next call."""
         for left in reversed(range(COMMIT_ATTEMPTS if self._waiting else 0)):
             try:
                 commit_entries(
@@ -274,7 +274,7 @@ class _Run:
                 time.sleep(COMMIT_ATTEMPTS - left)
         self._committed_at = time.monotonic()
 
-    def _say(self) -> None:
+    def _report_progress(self) -> None:
         if self.progress is not None:
             report = self.report
             what = f"indexing ({report.segments} segments, {len(report.failed)} failed)"

@@ -194,7 +194,7 @@ class PartStore(Store):
         self._clear(map(self._name, paths))
 
     def small(self, name: str) -> Any:
-        """No small table matters to a part: the driver looks before and after."""
+        """Return no table: only the driver reads and writes small tables."""
         return None
 
     def put_small(self, name: str, table: Any, *, merge: bool = False) -> None:
@@ -212,17 +212,17 @@ class PartStore(Store):
             self._failed.append(failure)
 
     def forget_small(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Nothing is known here that could be forgotten."""
+        """Do nothing: a part has no small tables."""
 
     def fail(self, file: FoundFile, error: VideoError, report: AddReport) -> None:
-        """Keep that a file failed before anybody could look at it; what it was must not answer."""
+        """Record that a file failed before it was decoded; its old rows go with the commit."""
         failure = KnownFailure.of(file, error)
         self._clear([file.path])
         self._failed.append(failure)
         report.failed.append(Failure(failure.path, failure.reason))
 
     def rename(self, report: AddReport) -> None:
-        """Give the files in a report the names they have for everybody."""
+        """Replace local paths in a report by the addresses they were fetched from."""
         report.failed = [replace(f, path=self._name(f.path)) for f in report.failed]
         for local, file in self.names.items():
             report.warnings = [text.replace(local, file.path) for text in report.warnings]

@@ -1,4 +1,4 @@
-"""An index whose searches run on a cluster; everything else is the index's own."""
+"""An index whose searches run on a cluster; everything else is as in `Index`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

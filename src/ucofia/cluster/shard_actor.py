@@ -1,7 +1,7 @@
 """The Ray actor that owns shards: opens their fragments, keeps them mapped, searches them.
 
-Whoever asks says which shard is meant; one that is not open is opened. So a shard whose owner died
-is taken over by asking somebody else, and questions about the version before are still answered.
+Every call names its shard, and a shard that is not open is opened. So another actor can take over
+a shard whose owner died, and searches of the version before are still answered.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ from ucofia.types import VideoFeatures
 BEGUN_KEPT = 64  # searches of a shard; a driver that died finishes none of its own
 VERSIONS_KEPT = 2  # so that answers under way are still those of the version before
 
-# One query in one shard. It says what it has found so far, is told what all shards have found
-# together, and goes on; at last it returns its list.
+# One query in one shard: yields what it found so far, is sent what all shards found together, and
+# returns its list at the end.
 Search: TypeAlias = Generator[Array, Any, Ranking]
 
 
@@ -114,7 +114,7 @@ class ShardActor:
         return self._not_finite[shard.key]
 
     def own(self, shard: Shard) -> int:
-        """Open a shard, before anybody asks; returns how many segments it has."""
+        """Open a shard before its first search; returns how many segments it has."""
         return len(self._open(shard).collection)
 
     def search(
@@ -191,7 +191,7 @@ class ShardActor:
 
 
 def _exact(one: Pruning | Ranking) -> Search:
-    """Say the best totals; told how good the list is at least, score what may be better."""
+    """Yield the best totals; with the floor of all shards, score what may be above it."""
     if isinstance(one, Ranking):
         yield one.scores.total
         return one

@@ -76,7 +76,7 @@ class Actors:
     def ask(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """Ask the owners of some shards; where one died, whoever takes over is asked."""
+        """Call a method of the owners of some shards; those of a dead one are reassigned."""
         ray, left = connect.ray(), dict(arguments)
         for _ in range(self.count + MOST_DEATHS_PER_QUERY):
             if not left:

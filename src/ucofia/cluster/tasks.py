@@ -1,4 +1,4 @@
-"""Independent pieces of work as Ray tasks, each of which is done again if its machine dies."""
+"""Independent pieces of work as Ray tasks; Ray runs a task again when its machine dies."""
 
 import os
 from collections import deque
@@ -21,16 +21,16 @@ AHEAD = 2  # tasks given out per processor
 
 @contextmanager
 def spreading(address: str) -> "Iterator[Spread[Any, Any]]":
-    """Lend a function that does work on a cluster as `map` does it here, in any order."""
+    """Connect to a cluster and yield `spread`."""
     with connect.connected(address):
         yield spread
 
 
 def spread(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Do something with every item, one processor each; yields items with what came of them.
+    """Call `work` with every item, one processor each; yields items with results as they end.
 
-    Relative paths mean what they mean here. What goes wrong with an item is raised as it would be
-    here; work that is under way is then ended.
+    Relative paths are relative to the current folder of this process. An exception of `work` is
+    raised here, and running tasks are cancelled.
     """
     ray = connect.ray()
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_one)

@@ -1,4 +1,4 @@
-"""What every data set becomes: videos, texts, and which video each text describes.
+"""The types of every data set: videos, texts, and which video each text describes.
 
 The rest of the package asks no data set for its annotation format, its protocol or its file names;
 it reads these nouns. They hold no pixels: a `FrameSource` gives those (`frame_sources.py`).
