@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FunctionType
 from typing import get_args, get_type_hints
@@ -13,7 +13,7 @@ import torch
 
 import ucofia
 from ucofia import datasets, errors
-from ucofia.config import LevelConfig, model_config, to_dict
+from ucofia.config import LevelConfig, model_config
 from ucofia.errors import SettingError, UnknownNameError
 from ucofia.evaluate.benchmark import evaluate
 from ucofia.presets import PRESETS, UCOFIA, preset
@@ -114,13 +114,13 @@ def test_texts_of_the_errors() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_configuration_survives_json(name: str) -> None:
     config = PRESETS[name].model
-    assert model_config(to_dict(config)) == config
+    assert model_config(asdict(config)) == config
 
 
 def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(UnknownNameError, match="unknown preset 'ucofa'; did you mean 'ucofia'"):
         preset("ucofa")
-    values = to_dict(UCOFIA)
+    values = asdict(UCOFIA)
     values["levels"][0]["tekst"] = "word"
     with pytest.raises(UnknownNameError, match="level setting 'tekst'; did you mean 'text'"):
         model_config(values)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 
 from tests import fakes, oracle, tiny
 from tests.test_model import small
-from ucofia.config import LevelConfig, to_dict
+from ucofia.config import LevelConfig
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
 from ucofia.model import Model
@@ -191,7 +191,7 @@ def test_settings_that_make_no_sense_say_why() -> None:
 
 def test_settings_that_came_later_leave_older_fingerprints_as_they_were() -> None:
     model = tiny.model()
-    settings = to_dict(model.config)
+    settings = asdict(model.config)
     assert all(level.pop("bias") is None for level in settings["levels"])
     assert settings.pop("candidates") is None
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""A model as a folder: `config.json` and `model.safetensors`. Also the one door to every model.
+"""Save and load models: a folder with `config.json` and `model.safetensors`.
 
 `load` takes our folder, the name of a backbone, a transformers folder or hub name, or a checkpoint
 file of others. Nothing is ever silently kept from initialisation.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ucofia import convert, sharing, starter_parts
 from ucofia.atomic import write_atomic, write_tensors
-from ucofia.config import ModelConfig, model_config, to_dict
+from ucofia.config import ModelConfig, model_config
 from ucofia.encode import families, lora
 from ucofia.encode.backbone import Backbone, BoundedTextBackbone
 from ucofia.encode.skip_init import SkipInit
@@ -58,7 +58,7 @@ def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
         write_atomic(folder / name, text)
     settings = {
         "format": MODEL_FORMAT,
-        "model": to_dict(model.config),
+        "model": asdict(model.config),
         "backbone": model.backbone.describe(),
     }
     if adapter is not None and not whole:

@@ -1,7 +1,7 @@
 """What a network is and how it is trained, as frozen values that every checkpoint carries."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -131,11 +131,6 @@ class TrainConfig:
     lora: int | None = None  # rank of the matrices that are trained instead of the towers
     part_rates: tuple[tuple[str, float], ...] = ()  # (part, learning rate), the first that fits
     captions: int | None = None  # of each video in an epoch, others each time; None: all
-
-
-def to_dict(config: ModelConfig) -> dict[str, Any]:
-    """Write a configuration as plain JSON values."""
-    return asdict(config)
 
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:

@@ -120,12 +120,11 @@ def family(state: Mapping[str, Tensor]) -> str | None:
     """Name the preset that a state dict belongs to; None for towers alone."""
     if not any(name.startswith("clip.") for name in state):
         return None
-    selects = any(name.startswith("visual_token_selector.") for name in state)
     if "pixel_mat_weight" in state:
         return "ucofia-authors"
     if "word_logit_weight" in state:
         return "x-clip"
-    if selects:
+    if any(name.startswith("visual_token_selector.") for name in state):
         return "ts2-net"
     temporal = any(name.startswith("transformerClip.") for name in state)
     return "clip4clip-seq" if temporal else "clip4clip-mean"
@@ -224,8 +223,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _in_model(towers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    own = {"logit_scale": "logit_scale"}
-    return {own.get(name, f"backbone.{name}"): tensor for name, tensor in towers.items()}
+    return {n if n == "logit_scale" else f"backbone.{n}": t for n, t in towers.items()}
 
 
 def _split(

@@ -283,10 +283,6 @@ class VideoError(UCoFiAError):
         self.path, self.reason = path, reason
         super().__init__(f"{path}: {reason}")
 
-    def __reduce__(self) -> tuple[type["VideoError"], tuple[object, str]]:
-        """Travel between processes with both parts."""
-        return type(self), (self.path, self.reason)
-
 
 class UnreadableVideoError(VideoError):
     """Not an ordinary file with content that may be read."""

@@ -8,12 +8,13 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ucofia.config import ModelConfig, to_dict
+from ucofia.config import ModelConfig
 from ucofia.encode.backbone import (
     Backbone,
     FramewiseBackbone,
@@ -32,6 +33,7 @@ from ucofia.encode.temporal import TemporalEncoder, mean_of_frames
 from ucofia.encode.token_shift import unpacked
 from ucofia.errors import EmptyInputError, SettingError, TextCutWarning, require_unicode
 from ucofia.level_head import LevelHead
+from ucofia.provenance import hash_tensors
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.aggregate import Aggregator, Mixes
 from ucofia.types import Levels, PixelSpec, TextBatch, TextFeatures, VideoBatch, VideoFeatures
@@ -106,7 +108,7 @@ class Model(nn.Module):
             >>> model.fingerprint() == model.fingerprint(), len(model.fingerprint())
             (True, 16)
         """
-        settings = to_dict(self.config)
+        settings = asdict(self.config)
         # Settings that came later than some indexes: where they are not used, nothing changes.
         later = [(level, "bias") for level in settings["levels"]] + [(settings, "candidates")]
         for values, name in later:
@@ -114,9 +116,7 @@ class Model(nn.Module):
                 del values[name]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(json.dumps(self.backbone.describe(), sort_keys=True).encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        hash_tensors(digest, self.state_dict())
         return digest.hexdigest()[:16]
 
     def video_fingerprint(self) -> str:
@@ -129,15 +129,12 @@ class Model(nn.Module):
             >>> model.video_fingerprint() == model.video_fingerprint()
             True
         """
-        config = {k: v for k, v in to_dict(self.config).items() if k not in TEXT_SETTINGS}
+        config = {k: v for k, v in asdict(self.config).items() if k not in TEXT_SETTINGS}
         backbone = {k: v for k, v in self.backbone.describe().items() if k not in TEXT_SETTINGS}
         settings = [config, backbone, self.config.uses_patches, repr(self.pixels)]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            if not name.startswith(TEXT_PARTS):
-                digest.update(name.encode())
-                flat = tensor.detach().cpu().contiguous().flatten()
-                digest.update(flat.view(torch.uint8).numpy())
+        state = self.state_dict()
+        hash_tensors(digest, {n: t for n, t in state.items() if not n.startswith(TEXT_PARTS)})
         return digest.hexdigest()[:16]
 
     def tokenize(self, texts: Sequence[str]) -> TextBatch:

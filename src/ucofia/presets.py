@@ -8,6 +8,7 @@ file says everything that the preset does. A key that no preset has is an error 
 name, a value of the wrong kind one with what is wanted; what is left out has its default.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -262,7 +263,7 @@ def to_toml(preset: Preset) -> str:
     levels = model.pop("levels")
     head = {"about": preset.about, "backbone": preset.backbone}
     parts = [
-        *(f"{name} = {_value(value)}" for name, value in head.items()),
+        *(f"{name} = {_toml(value)}" for name, value in head.items()),
         "",
         *_table("[train]", train),
     ]
@@ -292,16 +293,9 @@ def read_preset(path: Path) -> Preset:
 
 
 def _table(head: str, values: Mapping[str, Any]) -> list[str]:
-    lines = [f"{name} = {_value(value)}" for name, value in values.items() if value is not None]
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value is not None]
     return [head, *lines, ""]
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return repr(value)
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)  # the same for texts, numbers, bools and lists

@@ -1,9 +1,14 @@
-"""What a number must be able to say about itself: versions and commit."""
+"""What a result was made with: versions, commit, weights."""
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PACKAGES = ("ucofia", "torch", "transformers", "numpy", "av")
 
@@ -32,3 +37,12 @@ def git_commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def hash_tensors(digest: Any, tensors: "Mapping[str, Tensor]") -> None:
+    """Add names and bytes of tensors to a hash of `hashlib`, in the order of their names."""
+    import torch
+
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -158,13 +158,10 @@ def with_clip_text(
 
 
 def _require_same_vision(ours: ClipVision, clip: "ClipBackbone", source: Path | str) -> None:
-    """Refuse a CLIP with other eyes; ours were stored as 8-bit integers, so nearly equal is."""
-    theirs = {
-        "visual_projection.weight": clip.visual_projection.weight,
-        **{f"vision_model.{name}": tensor for name, tensor in clip.vision.state_dict().items()},
-    }
+    """Refuse a CLIP with another vision tower; ours was stored in 8 bits, so nearly equal is."""
+    state, theirs = ours.state_dict(), clip.vision_tower().state_dict()
     for name in COMPARED:
-        left, right = ours.state_dict()[name].flatten(), theirs[name].detach().flatten()
+        left, right = state[name].flatten(), theirs[name].flatten()
         is_same = left.shape == right.shape and cosine_similarity(left, right, dim=0) >= SAME
         if not is_same:  # also where a weight is not a number
             problem = (

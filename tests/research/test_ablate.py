@@ -13,7 +13,6 @@ from tests.fakes import COLOURS, clip
 from tests.test_checkpoint import bert_folder
 from ucofia import checkpoint
 from ucofia.cli import main
-from ucofia.config import to_dict
 from ucofia.errors import UnknownNameError
 from ucofia.research.ablate import pretraining, rows, shapes_setup, table, tokens_setup
 from ucofia.research.ablate.job import Job, is_made_from, recipe_of
@@ -151,7 +150,7 @@ def test_a_setting_that_came_later_leaves_older_results_valid(job: Job) -> None:
 
 def test_a_result_on_tokens_from_before_there_was_a_precision_is_of_full_precision() -> None:
     training = trainings()["video"]
-    made = {"model": to_dict(training.parts), "train": asdict(training.train), "data": "x"}
+    made = {"model": asdict(training.parts), "train": asdict(training.train), "data": "x"}
     made = json.loads(json.dumps(made))
     assert is_made_from(made, {**made, "precision": "float32"})
     assert not is_made_from(made, {**made, "precision": "bfloat16"})

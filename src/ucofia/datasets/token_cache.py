@@ -43,6 +43,7 @@ from ucofia.datasets.types import VideoItem
 from ucofia.encode.patches import nearest_patches
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
+from ucofia.provenance import hash_tensors
 from ucofia.types import Progress
 from ucofia.video.decode_pool import Failed
 from ucofia.video.sample import Rule
@@ -120,11 +121,7 @@ def vision_fingerprint(model: Model) -> str:
     """Identify the tower that gives tokens; text towers and projections above it do not count."""
     digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
     state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]
-    for name, tensor in sorted(state.items()):
-        if not name.startswith(NOT_PASSED):
-            digest.update(name.encode())
-            bytes_of = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-            digest.update(bytes_of.numpy().tobytes())
+    hash_tensors(digest, {n: t for n, t in state.items() if not n.startswith(NOT_PASSED)})
     return digest.hexdigest()
 
 

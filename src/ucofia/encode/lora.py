@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ucofia.errors import CheckpointMismatchError, MissingExtraError, SettingError
+from ucofia.provenance import hash_tensors
 
 _A, _B = ".lora_A.default.weight", ".lora_B.default.weight"
 _BASE = ".base_layer."
@@ -86,10 +87,8 @@ def tower_fingerprint(backbone: nn.Module) -> str:
     """Identify the weights of towers; parts that start untrained do not count."""
     digest = hashlib.sha256()
     fresh: Any = backbone.fresh
-    for name, tensor in sorted(backbone.state_dict().items()):
-        if not _is_in(name, fresh):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    state = backbone.state_dict()
+    hash_tensors(digest, {n: t for n, t in state.items() if not _is_in(n, fresh)})
     return digest.hexdigest()[:16]
 
 

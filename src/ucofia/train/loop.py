@@ -23,7 +23,6 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from ucofia.config import to_dict
 from ucofia.datasets.dataloader import PairBatch, Plan, epoch_plan, pair_batches
 from ucofia.datasets.types import Split
 from ucofia.errors import (
@@ -197,7 +196,7 @@ class _Run:
             "dataset": self.settings.dataset,
             "train": asdict(self.recipe),
             "settings": self.settings.execution(),
-            "model": to_dict(self.model.config),
+            "model": asdict(self.model.config),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "trained_parameters": trained,
             "processes": self.world.ranks,

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ucofia.config import TrainConfig, to_dict
+from ucofia.config import TrainConfig
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset
 from ucofia.model import Model
@@ -57,7 +57,7 @@ def describe_run(model: Model, data: TrainData, settings: TrainSettings) -> dict
         "seed": settings.seed,
         "precision": settings.precision,
         "train": recipe,
-        "model": to_dict(model.config),
+        "model": asdict(model.config),
         "tower": _without(model.backbone.describe(), "transformers_version"),
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 from ucofia import checkpoint
 from ucofia.atomic import write_atomic
 from ucofia.cluster.tasks import Spread
-from ucofia.config import model_config, to_dict, train_config
+from ucofia.config import model_config, train_config
 from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
@@ -155,7 +155,7 @@ class Job:
 def recipe_of(setup: Setup, training: Training) -> dict[str, Any]:
     """Everything that a result depends on besides its seed and the code."""
     made = {
-        "model": to_dict(setup.config(training)),
+        "model": asdict(setup.config(training)),
         "train": asdict(setup.train(training)),
         **setup.made_from(training),
         "bank": setup.bank,
@@ -179,7 +179,7 @@ def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
     """Write out every setting of a recipe."""
     found = {
         **values,
-        "model": to_dict(model_config(values["model"])),
+        "model": asdict(model_config(values["model"])),
         "train": asdict(train_config(values["train"])),
     }
     if "towers" not in values:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ucofia.config import to_dict
 from ucofia.evaluate import paper_tables
 from ucofia.evaluate.hubness import COUNTS
 from ucofia.evaluate.report import markdown_table
@@ -233,5 +232,5 @@ def _is_current(result: Result, training: Training | None, setup: Setup | None) 
         return is_made_from(found, recipe_of(setup, training))
     # What `shapes` was drawn from cannot be known without drawing it.
     towers = {**found["towers"], "patch_pixels": training.patch_pixels}
-    settings = {"model": to_dict(training.model), "train": asdict(training.train)}
+    settings = {"model": asdict(training.model), "train": asdict(training.train)}
     return is_made_from(found, {**found, **settings, "towers": towers})
