@@ -83,3 +83,18 @@ def test_a_bank_that_was_solved_meanwhile_for_another_model_stays(
     left = changed.search("a red")[0]
     changed.set_bank(changed.bank_texts())  # solves it again
     assert changed.search("a red")[0].confidence == pytest.approx(left.confidence)
+
+
+def test_an_index_learns_where_its_model_was_moved_to(folder: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.touch()
+    there.touch()
+    model = colour_model()
+    for moved, known in ((here, here), (there, here), (there, there)):
+        model.source = str(moved)
+        index = Index.open(folder, model)
+        assert not index.use_model(model)
+        assert Index.open(folder).settings.model == index.settings.model == str(known)
+        assert first(index.search("red")) == "red"
+        if moved is there:
+            here.unlink(missing_ok=True)

@@ -408,7 +408,8 @@ class Index(Queries):
     ) -> bool:
         """Let a model answer whose videos are encoded alike, as by another text tower.
 
-        The vectors stay; the bank is solved again. Until it is, hits have no confidence.
+        The vectors stay; the bank is solved again. Until it is, hits have no confidence. Of its
+        own model, where that was moved, a local index remembers the new place.
 
         Args:
             model: The model itself, or its name or folder as `ucofia.load` takes it.
@@ -430,6 +431,11 @@ class Index(Queries):
         fingerprint, encodes = model.fingerprint(), model.video_fingerprint()
         if fingerprint == self.settings.fingerprint:
             self._lazy.held = self._lazy.held or model
+            # Other machines, which share an object store, may well have the folder.
+            is_lost = _is_gone(self.settings.model) and not self._store.is_remote
+            if model.source and is_lost:
+                with self._writing("use_model", lock_timeout, progress):
+                    self._store = self._store.change_model(model.source, fingerprint, encodes)
             return False
         # The model that is left need not be here any more.
         if encodes != (self.settings.video_fingerprint or self.model.video_fingerprint()):
@@ -490,6 +496,11 @@ def _require_same(path: str, settings: IndexSettings, model: Model) -> None:
         loaded = f"{model.source or 'another'} ({fingerprint})"
         is_alike = model.video_fingerprint() == settings.video_fingerprint
         raise ModelMismatchError(path, built, loaded, source=model.source, is_alike=is_alike)
+
+
+def _is_gone(name: str) -> bool:
+    """Return whether a model cannot be loaded again: it has no name, or its folder was moved."""
+    return not name or (os.path.isabs(name) and not os.path.exists(name))
 
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:
