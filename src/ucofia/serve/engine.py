@@ -109,9 +109,9 @@ class Engine:
             return self._search(question, wanted, filters, min_confidence=min_confidence)
 
         key = ("search", question, filters, min_confidence)
+        found = self._page(self._cached(key, answer), offset, top)
         was_cut = any(self._is_cut(text) for text in question.texts)
-        found = self._page(key, answer, offset, top, was_cut=was_cut)
-        return replace(found, hints=self.snapshot.hints(question))
+        return replace(found, was_cut=was_cut, hints=self.snapshot.hints(question))
 
     def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
         """Find videos like one of the index, without its own copies."""
@@ -122,7 +122,7 @@ class Engine:
             hits = self.snapshot.similar(info.path, top=wanted + len(own) - 1, filters=filters)
             return [hit for hit in hits if hit.path not in own][:wanted]
 
-        return self._page(("similar", info.path, filters), answer, offset, top)
+        return self._page(self._cached(("similar", info.path, filters), answer), offset, top)
 
     def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
         """Find videos like a clip from outside."""
@@ -132,7 +132,7 @@ class Engine:
         def answer(wanted: int) -> list[Hit]:
             return examples.similar(features, collection, among, top=wanted)
 
-        return _found(self._shown(answer, offset + top + 1), offset, top)
+        return self._page(answer, offset, top)
 
     def describe(self, video: str, texts: Sequence[str], top: int) -> list[TextHit]:
         """Find words for a video of the index."""
@@ -248,39 +248,25 @@ class Engine:
             raise SettingError("text", [], "this index has no bank; give texts to choose from")
         return list(bank.texts)
 
-    def _page(
-        self,
-        key: tuple[object, ...],
-        answer: RankHits,
-        offset: int,
-        top: int,
-        *,
-        was_cut: bool = False,
-    ) -> Found:
+    def _page(self, answer: RankHits, offset: int, top: int) -> Found:
+        is_alike, end = NearDuplicates(self.snapshot.collection), offset + top
+        found = distinct_hits(answer, self.view.catalogue, wanted=end + 1, is_alike=is_alike)
+        page = DistinctHits(found.hits[offset:end], found.gone)
+        return Found(page, has_more=len(found.hits) > end)
+
+    def _cached(self, key: tuple[object, ...], answer: RankHits) -> RankHits:
+        """Keep the answers to the last queries (least recently used cache)."""
+
         def kept(wanted: int) -> list[Hit]:
-            return self._kept(key, wanted, answer)[:wanted]
+            known = self._answers.pop(key, None)
+            if known is None or (known[0] < wanted and len(known[1]) >= known[0]):
+                known = (wanted, answer(wanted))
+            self._answers[key] = known
+            while len(self._answers) > ANSWERS_KEPT:
+                self._answers.popitem(last=False)
+            return known[1][:wanted]
 
-        page = self._shown(kept, offset + top + 1)
-        return _found(page, offset, top, was_cut=was_cut)
-
-    def _shown(self, answer: RankHits, wanted: int) -> DistinctHits:
-        is_alike = NearDuplicates(self.snapshot.collection)
-        return distinct_hits(answer, self.view.catalogue, wanted=wanted, is_alike=is_alike)
-
-    def _kept(self, key: tuple[object, ...], wanted: int, answer: RankHits) -> list[Hit]:
-        """Return the cached answer of a query, or compute it (least recently used cache)."""
-        known = self._answers.pop(key, None)
-        if known is None or (known[0] < wanted and len(known[1]) >= known[0]):
-            known = (wanted, answer(wanted))
-        self._answers[key] = known
-        while len(self._answers) > ANSWERS_KEPT:
-            self._answers.popitem(last=False)
-        return known[1]
-
-
-def _found(page: DistinctHits, offset: int, top: int, *, was_cut: bool = False) -> Found:
-    hits = page.hits[offset : offset + top]
-    return Found(DistinctHits(hits, page.gone), len(page.hits) > offset + top, was_cut)
+        return kept
 
 
 def one_thread() -> None:
