@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ucofia.errors import UnreadableVideoError
@@ -22,7 +23,6 @@ INDEXED_PICTURE_SUFFIXES = frozenset(
 # Where systems put disks: right below these, and for each user right below these.
 _MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
 _USERS_MOUNTS = frozenset({"/media", "/run/media"})
-_READ_BYTES = 1 << 20
 _LATEST_NS = 2**63 - 1
 
 
@@ -68,14 +68,11 @@ def content_hash(path: str) -> str:
     Only regular files are opened: a pipe would block.
     """
     require_file(Path(path))
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb") as file:
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
+            return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()
     except OSError as error:
         raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
-    return digest.hexdigest()
 
 
 def has_changed(file: FoundFile) -> bool:
