@@ -184,7 +184,7 @@ class Shards:
         self._shards = {shard.number: shard for shard in shards}
         self._shared = {shard.number: Shared(shard) for shard in shards}
         actors.require(max(1, len(shards)))
-        for _ in self._ask(self._shards, "own"):
+        for _ in self._ask("own", dict.fromkeys(self._shards, ())):
             pass
 
     def rank(
@@ -225,44 +225,41 @@ class Shards:
     def likeness(self, video: VideoFeatures) -> Array:
         """How alike every segment is to a video."""
         given = (Shared(video.to("cpu")),)
-        parts = dict(self._ask(self._shards, "likeness", dict.fromkeys(self._shards, given)))
+        parts = dict(self._ask("likeness", dict.fromkeys(self._shards, given)))
         return np.concatenate([np.zeros(0, np.float32), *(parts[n] for n in self._shards)])
 
     def _exact(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
         """Two rounds: what is most promising, and what may be as good as the best of that."""
         floors = [-np.inf] * len(request.queries)
         if len(asked) > 1:
-            totals = dict(self._ask(asked, "search", asked))
+            totals = dict(self._ask("search", asked))
             floors = [
                 floor([some[at] for some in totals.values()], request.top)
                 for at in range(len(floors))
             ]
         told = {number: (*some, [floors]) for number, some in asked.items()}
-        return dict(self._ask(asked, "search", told))
+        return dict(self._ask("search", told))
 
     def _fast(self, asked: Mapping[int, tuple[Any, ...]], request: Request) -> Rankings:
         """Three rounds, each with fewer candidates: together as many as on one machine."""
         told: dict[int, list[list[int]]] = {number: [] for number in asked}
         for most in (search.NEAR, search.candidates(request.queries, top=request.top)):
             arguments = {number: (*some, told[number]) for number, some in asked.items()}
-            estimates = dict(self._ask(asked, "search", arguments))
+            estimates = dict(self._ask("search", arguments))
             for counts in told.values():
                 counts.append([])
             for at in range(len(request.queries)):
                 kept = shares([estimates[number][at] for number in asked], most)
                 for number, count in zip(asked, kept, strict=True):
                     told[number][-1].append(count)
-        return dict(self._ask(asked, "search", {n: (*some, told[n]) for n, some in asked.items()}))
+        return dict(self._ask("search", {n: (*some, told[n]) for n, some in asked.items()}))
 
     def _ask(
-        self,
-        numbers: Iterable[int],
-        method: str,
-        arguments: Mapping[int, tuple[Any, ...]] | None = None,
+        self, method: str, arguments: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """Ask for some shards, by their numbers."""
-        given = arguments or {}
-        return self._actors.ask(method, {n: (self._shared[n], *given.get(n, ())) for n in numbers})
+        """Call a method for some shards, by their numbers."""
+        given = {n: (self._shared[n], *some) for n, some in arguments.items()}
+        return self._actors.ask(method, given)
 
 
 def shards_of(

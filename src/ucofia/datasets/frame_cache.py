@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.types import Progress
-from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
+from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
 
 FRAME_CACHE_FORMAT = 1
@@ -216,10 +217,11 @@ def fill_cache(
                 if isinstance(result, Failed):
                     failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
                 else:
+                    (clip,) = result.clips  # a whole stretch is one segment
                     pictures = threads.map(
-                        lambda crop: compressed(crop, settings.quality), clip_of(result).crops
+                        partial(compressed, quality=settings.quality), clip.crops
                     )
-                    shard.add(video, list(pictures), clip_of(result).seconds)
+                    shard.add(video, list(pictures), clip.seconds)
                     warned += [
                         CacheFailure(video.id, str(video.path), text) for text in result.warnings
                     ]
@@ -320,12 +322,6 @@ def decoded(
         sampling = sampling_of(video, settings)
         requests.append(DecodeRequest(path=video.path, size=settings.size, sampling=sampling))
     return zip(videos, decode_many(requests, workers=workers), strict=True)
-
-
-def clip_of(result: Decoded) -> Clip:
-    """Return the only clip of a stretch."""
-    (clip,) = result.clips  # a whole stretch is one segment
-    return clip
 
 
 def is_fresh(video: VideoItem, cached: CachedVideo | None) -> bool:

@@ -31,7 +31,6 @@ from ucofia.datasets.frame_cache import (
     CacheReport,
     CacheSettings,
     ShardWriter,
-    clip_of,
     decoded,
     is_fresh,
     list_failed,
@@ -226,7 +225,7 @@ def encode_chunk(
         if isinstance(result, Failed):
             failed.append(CacheFailure(video.id, str(video.path), result.error.reason))
             continue
-        clip = clip_of(result)
+        (clip,) = result.clips  # a whole stretch is one segment
         stored = tokens_of_crops(model, np.stack(list(clip.crops)))
         shard.add(video, [stored.tobytes()], clip.seconds)
     shard.flush()

@@ -5,7 +5,7 @@ look at it (SigLIP was trained to).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,16 +53,12 @@ class FastTokenizer:
     def from_folder(
         cls, folder: Path, padding: Mapping[str, Any], *, positions: int
     ) -> "FastTokenizer":
-        """Read back what `json` and `describe` gave."""
+        """Read the tokenizer file of a folder; `padding` are the fields of a `Padding`."""
         json = read_tokenizer(folder)
         try:
             return cls(json, padding=Padding(**padding), positions=positions)
         except Exception as error:  # the library raises plain exceptions on a damaged file
             raise CheckpointError(folder / TOKENIZER_FILE, f"no tokenizer ({error})") from error
-
-    def describe(self) -> dict[str, Any]:
-        """Return the padding as JSON values."""
-        return asdict(self.padding)
 
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool

@@ -7,6 +7,7 @@ error.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -135,7 +136,7 @@ class HubTowers:
         return {
             "family": self.family,
             "config": self.config.to_diff_dict(),
-            "padding": self.tokenizer.describe(),
+            "padding": asdict(self.tokenizer.padding),
         }
 
     def assets(self) -> dict[str, str]:
