@@ -354,6 +354,17 @@ class NoIndexError(UCoFiAError):
         super().__init__(f"there is no index{where}. Make one: ucofia index FOLDER{option}")
 
 
+class NoVideosError(UCoFiAError):
+    """Folders without anything to make an index of."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+        super().__init__(
+            f"there are no videos, GIFs or pictures in {', '.join(paths)}, so no index was made. "
+            f"Hidden folders and links to folders are not looked into; --watch waits for videos."
+        )
+
+
 class ForeignFolderError(UCoFiAError):
     """A folder that holds something else than an index."""
 
@@ -468,7 +479,8 @@ class NotInIndexError(UCoFiAError):
     def __init__(self, path: object, what: str) -> None:
         self.what = what
         super().__init__(
-            f"{what} is not in the index {path}. Add it: ucofia index {what} --index {path}"
+            f"{what} is not in the index {path}. What is: ucofia export rows.csv --index {path}; "
+            f"to add a file: ucofia index FILE --index {path}"
         )
 
 

@@ -431,3 +431,25 @@ def test_bench_measures_every_part(model: Path, capsys: pytest.CaptureFixture[st
     assert all(value > 0 for value in found.values())
     assert main(["bench", "--model", str(model), "--repeats", "1"]) == 0
     assert "index an hour of video" in capsys.readouterr().out
+
+
+def test_a_folder_without_videos_makes_no_index(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("index", tmp_path / "empty") == 1
+    assert "there are no videos" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_folder_of_videos_stands_for_its_index(
+    run: Run, videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(videos, tmp_path / "mine")
+    inside = tmp_path / "mine" / console.INDEX_FOLDER
+    assert run("index", tmp_path / "mine", "--index", inside) == 0
+    capsys.readouterr()
+    assert run("search", "red", "--index", tmp_path / "mine", "--json") in (0, 3)
+    best, *_ = json.loads(capsys.readouterr().out)
+    assert best["path"].endswith("red.mp4")
+    assert best["match"] in ("strong match", "good match", "maybe", "no match")

@@ -148,18 +148,19 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
         found = Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
         return DistinctHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
 
-    print_hits([hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)])
+    found = [hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)]
+    print_hits(found, complete=False)
     assert capsys.readouterr().out.splitlines() == [
         "  1  strong match  b  at 0:05",
         "less likely:",
         "  2  maybe         a  at 0:05",
         "  3  no match      c  at 0:05",
     ]
-    print_hits([hit("a", None, None)])
+    print_hits([hit("a", None, None)], complete=False)
     assert capsys.readouterr().out == "  1  a  at 0:05\n"
 
     unlikely = [hit(name, 0.01, False) for name in "abcde"]
-    print_hits([*unlikely, hit("f", 0.3, False)])
+    print_hits([*unlikely, hit("f", 0.3, False)], complete=False)
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
         ["closest:"],

@@ -327,7 +327,8 @@ def test_half_precision_costs_less_than_stated(index: Index, videos: Path) -> No
 def test_progress_counts_every_file(index: Index, videos: Path) -> None:
     calls: list[tuple[str, int, int | None]] = []
     index.add(videos, progress=lambda *call: calls.append(call))
-    assert calls[:2] == [("looking for videos", 0, None), ("indexing", 0, 3)]
+    looking = [("looking for videos", 0, None), ("looking for videos", 3, 3)]
+    assert calls[:3] == [*looking, ("indexing", 0, 3)]
     assert calls[-2:] == [("indexing", 3, 3), ("preparing search", 0, None)]
 
 
@@ -398,3 +399,27 @@ def test_folders_and_object_stores_hold_the_same_kinds_of_files() -> None:
     for name in ("a.mp4", "b.JPG", "c.webp", "d.gif", "e.txt", "f"):
         assert sources._is_video(f"s3://bucket/{name}") == discover.is_wanted(name)
     assert discover.is_wanted("b.JPG") and not discover.is_wanted("e.txt")
+
+
+def test_folders_that_cannot_be_read_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "videos" / "red.mp4", ["red"])
+    (tmp_path / "videos" / "closed").mkdir()
+    scandir, access = os.scandir, os.access
+
+    def closed(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    monkeypatch.setattr(os, "access", lambda p, mode: "closed" not in str(p) and access(p, mode))
+    index = Index.create(tmp_path / "index", colour_model())
+    report = index.add(tmp_path / "videos")
+    assert report.added == 1
+    assert report.warnings == [
+        f"{tmp_path / 'videos' / 'closed'}: this folder cannot be read (Permission denied)"
+    ]
+    with pytest.raises(UnreadableVideoError, match="this folder cannot be read"):
+        index.add(tmp_path / "videos" / "closed")

@@ -158,6 +158,11 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
             "there is no index at x.index. Make one: ucofia index FOLDER --index x.index",
         ),
         (
+            errors.NoVideosError(["a", "b"]),
+            "there are no videos, GIFs or pictures in a, b, so no index was made. Hidden folders "
+            "and links to folders are not looked into; --watch waits for videos.",
+        ),
+        (
             errors.ForeignFolderError("notes"),
             "notes is not empty and not an index, so nothing was written there. "
             "Name a new folder: ucofia index FOLDER --index NEW_FOLDER",
@@ -191,7 +196,8 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
         ),
         (
             errors.NotInIndexError("x.index", "a.mp4"),
-            "a.mp4 is not in the index x.index. Add it: ucofia index a.mp4 --index x.index",
+            "a.mp4 is not in the index x.index. What is: ucofia export rows.csv --index x.index; "
+            "to add a file: ucofia index FILE --index x.index",
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

@@ -67,7 +67,7 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
     if named:
         if not _is_elsewhere(named) and not os.path.exists(os.path.expanduser(named)):
             raise NoIndexError(named)  # before anything heavy is loaded
-        return named
+        return _index_of_folder(named)
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / INDEX_FOLDER).is_dir():
@@ -80,6 +80,12 @@ def index_here(given: str | None, *, or_last: bool = True) -> str:
             print_message(f"in the index {last}")
             return str(last)
     raise NoIndexError(None)
+
+
+def _index_of_folder(named: str) -> str:
+    """Return the index of a folder of videos, where that was named instead of the index."""
+    inside = os.path.join(os.path.expanduser(named), INDEX_FOLDER)
+    return inside if not _is_elsewhere(named) and os.path.isdir(inside) else named
 
 
 def remember_index(where: str, given: str | None) -> None:
@@ -155,7 +161,7 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
     columns = (
         bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
-        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[count]}", markup=False),
         bars.TimeElapsedColumn(),
         bars.TextColumn("{task.fields[left]}", markup=False),
     )
@@ -167,9 +173,16 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
             what = printable(what)
             stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
             if stage not in tasks:
-                tasks[stage], paces[stage] = drawn.add_task(what, total=total, left=""), Pace()
-            left = paces[stage].left(done, total)
-            drawn.update(tasks[stage], description=what, completed=done, total=total, left=left)
+                tasks[stage] = drawn.add_task(what, total=total, count="", left="")
+                paces[stage] = Pace()
+            drawn.update(
+                tasks[stage],
+                description=what,
+                completed=done,
+                total=total,
+                count=f"{done}/{total}" if total else "",
+                left=paces[stage].left(done, total),
+            )
 
         yield report
 

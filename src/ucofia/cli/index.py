@@ -35,6 +35,7 @@ from ucofia.errors import (
     IndexBusyError,
     IndexReplacedError,
     IndexWriteError,
+    NoVideosError,
     SettingError,
     UnreachableIndexError,
     UnreadableVideoError,
@@ -121,6 +122,8 @@ def index_command(
     """
     where = index_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
+    if cluster is None and not watch:
+        _require_videos(paths, where)
     opened = _opened(where, model, segment, device)
     remember_index(where, index)
     before = opened.settings
@@ -277,6 +280,15 @@ def export(
     clips = [str(cut(hit, out, seconds=seconds)) for hit in hits]
     show_json(clips) if json else show(*clips)
     return exit_code(hits, is_empty=not len(opened))
+
+
+def _require_videos(paths: list[str], where: str) -> None:
+    """Refuse to make an index of nothing, which `search` would take for the last one made."""
+    from ucofia.index.discover import find
+    from ucofia.index.storage.location import exists
+
+    if not exists(where) and next(find(paths), None) is None:
+        raise NoVideosError(paths)
 
 
 def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":

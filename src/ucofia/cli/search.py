@@ -251,7 +251,10 @@ def _print(
 
 def _written(one: "DistinctHit") -> dict[str, object]:
     """A hit for programs, with the other files of its content, and those that are nearly alike."""
+    from ucofia.index.calibration.confidence import match_word
+
     values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
+    values["match"] = match_word(one.hit.confidence, one.hit.is_match)
     del values["explainer"]
     places = {"copies": [place.path for place in one.copies]}
     return values | places | {"similar": [other.info.path for other in one.similar]}

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,17 +40,22 @@ class FoundFile:
         return cls(path, status.st_size, max(-_LATEST_NS, min(status.st_mtime_ns, _LATEST_NS)))
 
 
-def find(paths: Iterable[Path | str]) -> Iterator[FoundFile]:
+def find(
+    paths: Iterable[Path | str], *, unreadable: Callable[[OSError], object] = lambda error: None
+) -> Iterator[FoundFile]:
     """Find videos and pictures in folders, in order; a file that is named is taken in any case.
 
-    Hidden folders are left out, links to folders are not followed. A name that is not there is
-    an error: a misspelt path must not look like an empty folder.
+    Hidden folders are left out, links to folders are not followed. A name that is not there, or a
+    named folder that cannot be read, is an error: it must not look like an empty folder. Folders
+    below it that cannot be read are handed to `unreadable`.
     """
     seen: set[str] = set()
     for path in paths:
         place = absolute_path(path)
         if os.path.isdir(place):
-            found: Iterable[str] = _videos_below(place)
+            if not os.access(place, os.R_OK | os.X_OK):
+                raise UnreadableVideoError(path, "this folder cannot be read (permission denied)")
+            found: Iterable[str] = _videos_below(place, unreadable)
         elif os.path.lexists(place):
             found = [place]
         else:
@@ -113,8 +118,8 @@ def _status(path: str) -> os.stat_result | None:
     return None  # gone since the folder was read, as the temporary files of cameras are
 
 
-def _videos_below(folder: str) -> Iterator[str]:
-    for here, folders, names in os.walk(folder):
+def _videos_below(folder: str, unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    for here, folders, names in os.walk(folder, onerror=unreadable):
         is_index = "segments.lance" in folders
         folders[:] = [] if is_index else sorted(n for n in folders if not n.startswith("."))
         for name in sorted(names):

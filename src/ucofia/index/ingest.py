@@ -105,12 +105,18 @@ def add(
     """
     watch = Stopwatch()
     found: list[FoundFile] = []
-    for file in discover.find(paths):
+    unreadable: list[OSError] = []
+    for file in discover.find(paths, unreadable=unreadable.append):
         if progress is not None and len(found) % PROGRESS_FILES == 0:
             progress("looking for videos", len(found), None)
         found.append(file)
+    if progress is not None and found:
+        progress("looking for videos", len(found), len(found))
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
+    run.report.warnings += [
+        f"{error.filename}: this folder cannot be read ({error.strerror})" for error in unreadable
+    ]
     try:
         decoded = decode_many(run.requests(), workers=workers, limits=limits)
         for result in watch.waiting("decode", decoded):

@@ -160,7 +160,7 @@ function summarise(answer) {
   const isJudged = answer.hits.some((hit) => hit.is_match !== null);
   if (!answer.hits.length) {
     if (shown.info && !shown.info.videos) { notice("", "There are no videos yet", "Add some on the first page; they can be found as soon as they are in."); return; }
-    notice("", "Nothing found", filters.isUsed(state) ? "No video passes these filters." : answer.gone ? "What matched is not there any more: moved, deleted, or on a disk that is not connected." : "There is nothing to show.",
+    notice("", "Nothing found", state.sure ? "Nothing matches well enough; weak matches are hidden." : filters.isUsed(state) ? "No video passes these filters." : answer.gone ? "What matched is not there any more: moved, deleted, or on a disk that is not connected." : "There is nothing to show.",
       filters.isUsed(state) ? make("button", { type: "button", class: "main", onclick: () => { go(filters.NONE); show(); } }, "Clear the filters") : "");
     return;
   }
@@ -172,7 +172,9 @@ function summarise(answer) {
   ].filter(Boolean).join(" ");
   const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
   const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
-  const less = answer.unwanted.length ? `, without ${answer.unwanted.join(", ")}` : "";
+  const unwanted = answer.unwanted.join(", ");
+  // Where nothing is wanted nobody can say how sure an absence is: it is an order, not a verdict.
+  const less = !unwanted ? "" : isJudged ? `, without ${unwanted}` : `: least of ${unwanted}`;
   $("summary").textContent = count.replace(/\.$/, `${less}.`);
   $("note").textContent = notes;
   $("note").hidden = !notes;
