@@ -14,7 +14,6 @@ from ucofia.index.index import Index
 from ucofia.index.results.similar import _clips
 from ucofia.serve.app import create_app
 from ucofia.serve.engine import Engine
-from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.index_handle import IndexHandle
 
 HERE = "http://127.0.0.1:8642"
@@ -118,7 +117,7 @@ def test_an_index_that_was_made_again_is_served(
 
 def test_one_answer_is_of_one_model(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     handle, other = IndexHandle(index), swapped_model()
-    engine = Engine(handle, BoundedExecutor.__new__(BoundedExecutor))
+    engine = Engine(handle)
     engine.refresh()
     red = index.search("red")[0]
     clips = _clips(red.path, index.model, "whole")

@@ -122,9 +122,8 @@ def index_command(
     """
     where = index_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
-    if cluster is None and not watch:
-        _require_videos(paths, where)
-    opened = _opened(where, model, segment, device)
+    may_be_empty = watch or cluster is not None
+    opened = _opened(where, model, segment, device, of=None if may_be_empty else paths)
     remember_index(where, index)
     before = opened.settings
     if model is not None:
@@ -282,23 +281,21 @@ def export(
     return exit_code(hits, is_empty=not len(opened))
 
 
-def _require_videos(paths: list[str], where: str) -> None:
-    """Refuse to make an index of nothing, which `search` would take for the last one made."""
-    from ucofia.index.discover import find
-    from ucofia.index.storage.location import exists
-
-    if not exists(where) and next(find(paths), None) is None:
-        raise NoVideosError(paths)
-
-
-def _opened(where: str, model: str | None, segment: str | None, device: str) -> "Index":
+def _opened(
+    where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
+) -> "Index":
+    """Open an index, or make a new one; of folders without videos, none is made."""
     from ucofia.errors import IndexExistsError
+    from ucofia.index.discover import find
     from ucofia.index.index import Index
     from ucofia.index.storage.location import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
         require_starter(name)
+        # `search` would take an index of nothing for the last one that was made.
+        if of is not None and next(find(of), None) is None:
+            raise NoVideosError(of)
         print_message(f"loading the model {name}")
         with suppress(IndexExistsError):  # another process may be quicker
             made = Index.create(where, name, segment=cutting, device=device)

@@ -249,7 +249,7 @@ class Api:
         """Take the body as a picture or video, and decode it in a process that may die."""
         kind = uploads.content_type(request)
         uploads.require_type(kind)
-        model = self.engine.snapshot.model
+        model = self.engine.index.model  # all that an index may have take the same crops
         size = encode_segments.crop_size(model)
         # Counted before the first byte: files that only wait would fill the disk.
         if self._uploads > DECODING_MAY_WAIT:
