@@ -2,9 +2,11 @@
 
     python bench/cluster.py merge --shards 10 100 1000 --top 10
     python bench/cluster.py index --videos FOLDER --model starter --actors 1 2 4
+    python bench/cluster.py search --segments 10000 --actors 1 2 4
     python bench/cluster.py search --index DIR --texts FILE --actors 1 2 4
 
 `merge` needs no cluster: it times what the driver does per query with the lists of so many shards.
+`search --segments` asks an index of synthetic segments (those of bench/serve.py), made for it.
 `index` and `search` start Ray on this machine, or join a cluster with `--cluster ADDRESS`; files
 and queries per second are divided by those of the plain path of the same run, by the clock. Run
 them where nothing else runs: actors that share cores measure the scheduler.
@@ -15,12 +17,17 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from ucofia.index.index import Index
+
 REPEATS = 20
+SYNTHETIC_TEXTS = 12
 
 
 def merge(shards: list[int], top: int) -> None:
@@ -85,13 +92,22 @@ def index(videos: Path, model: str, actors: list[int], address: str) -> None:
             print(f"{count} actors: {rate / alone:.2f} times plain (Ray's start included)")
 
 
-def search(where: str, texts: Path, actors: list[int], address: str) -> None:
-    """Queries per second, plain and over shards; every list must be the plain one."""
-    from ucofia.cluster.search import sharded
+def search_synthetic(segments: int, actors: list[int], address: str) -> None:
+    """Queries per second of an index that is made for it."""
+    from serve import build, ready_model
+
     from ucofia.index.index import Index
 
-    asked = [line.strip() for line in texts.read_text().splitlines() if line.strip()]
-    plain = Index.open(where)
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder, "index"), segments)
+        asked = [str(number) for number in range(SYNTHETIC_TEXTS)]
+        search(Index.open(Path(folder, "index"), ready_model()), asked, actors, address)
+
+
+def search(plain: "Index", asked: list[str], actors: list[int], address: str) -> None:
+    """Queries per second, plain and over shards; every list must be the plain one."""
+    from ucofia.cluster.search import sharded
+
     expected = [plain.search(text) for text in asked]  # also loads everything
     began = time.perf_counter()
     for text in asked:
@@ -121,14 +137,20 @@ def main() -> None:
     parser.add_argument("--model", default="starter")
     parser.add_argument("--index", default=".ucofia")
     parser.add_argument("--texts", type=Path)
+    parser.add_argument("--segments", type=int)
     parser.add_argument("--cluster", default="local")
     args = parser.parse_args()
     if args.what == "merge":
         merge(args.shards, args.top)
     elif args.what == "index":
         index(args.videos, args.model, args.actors, args.cluster)
+    elif args.segments:
+        search_synthetic(args.segments, args.actors, args.cluster)
     else:
-        search(args.index, args.texts, args.actors, args.cluster)
+        from ucofia.index.index import Index
+
+        lines = [line.strip() for line in args.texts.read_text().splitlines()]
+        search(Index.open(args.index), list(filter(None, lines)), args.actors, args.cluster)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from torch import nn
 
 from ucofia.index.search import preview as previews, search
 from ucofia.index.search.preview import Preview
-from ucofia.index.search.scoring import Query, queries
+from ucofia.index.search.scoring import Query, prepare_queries
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
@@ -57,7 +57,7 @@ class Bed:
     def asked(self, weight: float) -> list[Query]:
         patch = replace(UCOFIA.levels[2], weight=weight)
         config = replace(UCOFIA, levels=(*UCOFIA.levels[:2], patch))
-        return queries(Model(Nothing(), config).eval(), self.text)  # type: ignore[arg-type]
+        return prepare_queries(Model(Nothing(), config).eval(), self.text)  # type: ignore[arg-type]
 
 
 def bed(folder: Path, segments: int) -> Bed:

@@ -31,6 +31,7 @@ import ucofia
 from ucofia.index.calibration import confidence
 from ucofia.index.calibration.balance import TEMPERATURE
 from ucofia.index.calibration.bank import texts_of
+from ucofia.index.calibration.text_kinds import TextKind, kinds_of, prompt
 from ucofia.model import Model
 from ucofia.similarity import normalise
 from ucofia.types import VideoBatch, VideoFeatures
@@ -133,7 +134,8 @@ def scored(
     model: Model, video: VideoFeatures, captions: Sequence[Sequence[str]], bank: list[str]
 ) -> Scores:
     def against(some: Sequence[str]) -> dict[str, np.ndarray]:
-        parts = [model.score(features, video).scores for features in model.encode_texts(some)]
+        asked = [prompt(text) for text in some]
+        parts = [model.score(features, video).scores for features in model.encode_texts(asked)]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
 
     texts, is_words, fits, certainly = questions(captions, bank)
@@ -151,7 +153,7 @@ class Trials:
     size: np.ndarray  # segments of the gallery
     is_right: np.ndarray  # the first hit fits, and something certainly does
 
-    def of(self, kind: confidence.TextKind) -> "Trials":
+    def of(self, kind: TextKind) -> "Trials":
         """The questions of a kind."""
         chosen = np.array([curve.kind == kind for curve in self.curves])
         curves = [curve for curve in self.curves if curve.kind == kind]
@@ -185,7 +187,7 @@ def answers(
     scores: Scores, gallery: np.ndarray, asked: np.ndarray
 ) -> Iterator[tuple[int, confidence.Calibration, float, int]]:
     """Balance a gallery as an index does; the curve, best value and picture of every text."""
-    kinds = np.array(confidence.kinds_of(scores.bank_texts))
+    kinds = np.array(kinds_of(scores.bank_texts))
     words = {kind: np.flatnonzero(scores.is_words[asked] == (kind == "words")) for kind in kinds}
     for kind, own in words.items():
         bank = np.zeros(((kinds == kind).sum(), len(gallery)))

@@ -1,17 +1,18 @@
 """Fit the projections that join the starter's towers: what `data/starter.safetensors` holds.
 
-    python scripts/fit_starter.py COCO OURS --start OURS EMOJI --out starter.safetensors
+    python scripts/fit_starter.py COCO OURS --start OURS EMOJI --out first.safetensors
+    python scripts/fit_starter.py COCO OURS SCENES --shares 0.5 1 2 --tune first.safetensors \\
+        --steps 200 100 --rate 2e-4 --keep 0.3 --out starter.safetensors
 
 All are folders of `starter_pairs.py`; the first 500 pictures of the first one are held out. Both
 towers stay as they were published, so every picture and text is encoded once. In three steps:
 
     start      a ridge regression from pictures to sentences on varied pairs, each source centred
-               by its own means;
+               by its own means; or projections that were fitted before (`--tune`);
     sentences  contrastive: each caption against a gallery of pictures, each picture against the
                captions of the batch, and one to three words as people type them against the
                gallery, where all pictures whose captions have these words are right. A share of
-               the start stays in the result: what it knows of drawings and screens, photographs
-               do not teach;
+               the start stays in the result (`--keep`): it knows what the pairs do not teach;
     words      contrastive late interaction: every content word finds its best patch, and the mean
                over words is the score of a caption among the pictures of a group.
 """
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from starter_pairs import Pairs, open_pairs
 from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout, normalize
@@ -39,10 +40,9 @@ HELD_OUT = 500
 LENGTH = 32
 RIDGE = 2.0
 SCALE = 30.0
-RATE, SCALE_RATE = 5e-4, 3e-3
+SCALE_RATE = 3e-3
 DROPOUT = 0.1
 BATCH, QUERIES, GALLERY = 512, 128, 3000
-START_SHARE = 0.15
 QUERIES_SHARE = 0.3
 WORD_RATE, WORD_GROUP = 3e-4, 64
 SPANS = 12_000
@@ -123,48 +123,100 @@ def start(sources: list[Pairs], backbone: JoinedBackbone) -> Tensor:
     return torch.linalg.solve(gram, seen.T @ said).float()
 
 
+@dataclass(frozen=True)
+class Projection:
+    """`(x - mean) @ matrix + offset`: centred, so that dropout hides what is special."""
+
+    mean: Tensor
+    matrix: Tensor
+    offset: Tensor
+
+    def __call__(self, x: Tensor, share_hidden: float = 0.0) -> Tensor:
+        """Project to unit length."""
+        return normalize(dropout(x - self.mean, share_hidden) @ self.matrix + self.offset, dim=-1)
+
+    @classmethod
+    def of_layer(cls, mean: Tensor, weight: Tensor, bias: Tensor) -> "Projection":
+        return cls(mean, weight.T, bias + mean @ weight.T)
+
+    @property
+    def bias(self) -> Tensor:
+        """The offset of a layer whose input is not centred."""
+        return self.offset - self.mean @ self.matrix
+
+    def learning(self) -> "Projection":
+        return Projection(
+            self.mean, *(x.clone().requires_grad_() for x in (self.matrix, self.offset))
+        )
+
+    def learnt(self, start: "Projection", keep: float) -> "Projection":
+        """Detach, with a share of where it began."""
+        return Projection(
+            self.mean,
+            torch.lerp(self.matrix.detach(), start.matrix, keep),
+            torch.lerp(self.offset.detach(), start.offset, keep),
+        )
+
+
 class Fit:
-    """The data and the projections under way; `x @ matrix` throughout, means taken off before."""
+    """The data and the projections under way."""
 
     def __init__(
-        self, sources: list[Pairs], varied: list[Pairs], backbone: JoinedBackbone, seed: int
+        self,
+        sources: list[Pairs],
+        shares: list[float],
+        first: "list[Pairs] | Path",
+        backbone: JoinedBackbone,
+        seed: int,
     ) -> None:
         self.sources, self.rng = sources, random.Random(seed)
         captions = [texts for source in sources for texts in source.texts]
+        self.chances = torch.cat([
+            torch.full((sum(map(len, source.texts)),), share)
+            for source, share in zip(sources, shares, strict=True)
+        ])  # fmt: skip
         self.owner = torch.tensor([at for at, texts in enumerate(captions) for _ in texts])
         self.pictures = torch.cat([source.pictures() for source in sources])
         self.texts = encode(backbone, [text for texts in captions for text in texts])
         self.queries = short_queries(captions[HELD_OUT:], self.rng)
         self.asked = encode(backbone, self.queries.texts).sentences
-        self.picture_mean = self.pictures[HELD_OUT:].mean(0)
-        self.text_mean = self.texts.sentences.mean(0)
-        self.frame = start(varied, backbone)
-        self.sentence = torch.eye(len(self.text_mean))
-        self.word = self.sentence
-        self.scale = SCALE
+        self.chances[self.owner < HELD_OUT] = 0.0
+        seen, said = self.pictures[HELD_OUT:].mean(0), self.texts.sentences.mean(0)
+        if isinstance(first, Path):
+            known = load_file(first)
+            self.frame, self.sentence, self.word = (
+                Projection.of_layer(
+                    mean, known[f"{name}_projection.weight"], known[f"{name}_projection.bias"]
+                )
+                for name, mean in (("frame", seen), ("sentence", said), ("word", said))
+            )
+            self.scale = float(known["logit_scale"].exp())
+        else:
+            matrix = start(first, backbone)
+            self.frame = Projection(seen, matrix, torch.zeros(matrix.shape[1]))
+            self.sentence = Projection(said, torch.eye(len(said)), torch.zeros(len(said)))
+            self.word = self.sentence
+            self.scale = SCALE
 
-    def fit_sentences(self, steps: int) -> None:
-        frame, sentence = (x.clone().requires_grad_() for x in (self.frame, self.sentence))
+    def fit_sentences(self, steps: int, rate: float, keep: float) -> None:
+        frame, sentence = self.frame.learning(), self.sentence.learning()
         scale = torch.tensor(math.log(self.scale)).requires_grad_()
-        groups = [{"params": [frame, sentence]}, {"params": [scale], "lr": SCALE_RATE}]
+        learning = [frame.matrix, frame.offset, sentence.matrix, sentence.offset]
+        groups = [{"params": learning}, {"params": [scale], "lr": SCALE_RATE}]
         optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-        said, asked = self.texts.sentences - self.text_mean, self.asked - self.text_mean
-        known = torch.nonzero(self.owner >= HELD_OUT).flatten()
         numbers = range(len(self.queries.texts))
         for step in range(steps):
-            optimiser.param_groups[0]["lr"] = RATE * _rate(step, steps)
-            rows = known[torch.randint(len(known), (BATCH,))]
+            optimiser.param_groups[0]["lr"] = rate * _rate(step, steps)
+            rows = torch.multinomial(self.chances, BATCH, replacement=True)
             drawn = self.rng.choices(numbers, self.queries.weights, k=QUERIES)
             shown = self._gallery(rows, drawn)
             at = {picture: place for place, picture in enumerate(shown)}
             owner = torch.tensor([at[picture] for picture in self.owner[rows].tolist()])
-            seen = dropout(self.pictures[shown] - self.picture_mean, DROPOUT)
-            gallery = normalize(seen @ frame, dim=-1)
+            gallery = frame(self.pictures[shown], DROPOUT)
             times = scale.exp().clamp(max=100)
-            logits = times * normalize(dropout(said[rows], DROPOUT) @ sentence, dim=-1) @ gallery.T
+            logits = times * sentence(self.texts.sentences[rows], DROPOUT) @ gallery.T
             loss = 0.5 * (cross_entropy(logits, owner) + _to_texts(logits[:, owner], owner))
-            query = normalize(dropout(asked[drawn], DROPOUT) @ sentence, dim=-1)
-            chances = (times * query @ gallery.T).log_softmax(1)
+            chances = (times * sentence(self.asked[drawn], DROPOUT) @ gallery.T).log_softmax(1)
             answers = [[at[a] for a in self._answers(number) if a in at] for number in drawn]
             short = [_any_and_all(row, own) for row, own in zip(chances, answers, strict=True)]
             loss = loss + QUERIES_SHARE * torch.stack(short).mean()
@@ -173,9 +225,11 @@ class Fit:
             optimiser.step()
             if step % 50 == 49:
                 print(f"sentences {step + 1}: loss {loss.item():.3f}", flush=True)
-        self.frame = torch.lerp(frame.detach(), self.frame, START_SHARE)
-        self.sentence = torch.lerp(sentence.detach(), self.sentence, START_SHARE)
-        self.word, self.scale = self.sentence, float(scale.detach().exp())
+        is_new = self.word is self.sentence
+        self.frame = frame.learnt(self.frame, keep)
+        self.sentence = sentence.learnt(self.sentence, keep)
+        self.word = self.sentence if is_new else self.word
+        self.scale = float(scale.detach().exp())
 
     def _answers(self, query: int) -> list[int]:
         return [HELD_OUT + picture for picture in self.queries.answers[query]]
@@ -184,24 +238,24 @@ class Fit:
         """Choose pictures: the captions' own, an answer of each query, and others by chance."""
         needed = set(self.owner[rows].tolist())
         needed |= {self.rng.choice(self._answers(query)) for query in queries}
-        others = self.rng.sample(range(HELD_OUT, len(self.pictures)), GALLERY)
+        known = range(HELD_OUT, len(self.pictures))
+        others = self.rng.sample(known, min(GALLERY, len(known)))
         return sorted(needed.union(others))
 
     def fit_words(self, steps: int) -> None:
-        word = self.word.clone().requires_grad_()
+        word = self.word.learning()
         scale = torch.tensor(math.log(self.scale)).requires_grad_()
-        groups = [{"params": [word]}, {"params": [scale], "lr": SCALE_RATE}]
+        groups = [{"params": [word.matrix, word.offset]}, {"params": [scale], "lr": SCALE_RATE}]
         optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-        known = torch.nonzero(self.owner >= HELD_OUT).flatten().tolist()
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = WORD_RATE * _rate(step, steps)
-            rows = self.rng.sample(known, WORD_GROUP)
+            rows = torch.multinomial(self.chances, WORD_GROUP).tolist()
             numbers, own = np.unique(self.owner[rows].numpy(), return_inverse=True)
-            patches = normalize((self.tokens(numbers) - self.picture_mean) @ self.frame, dim=-1)
-            words = [self.texts.words[row].float() - self.text_mean for row in rows]
+            patches = self.frame(self.tokens(numbers))
+            words = [self.texts.words[row].float() for row in rows]
             counts = torch.tensor([len(some) for some in words])
             of_text = torch.arange(len(rows)).repeat_interleave(counts)
-            each = normalize(dropout(torch.cat(words), DROPOUT) @ word, dim=-1)
+            each = word(torch.cat(words), DROPOUT)
             best = (each @ patches.flatten(0, 1).T).view(len(each), *patches.shape[:2]).amax(2)
             total = best.new_zeros(len(rows), len(numbers)).index_add(0, of_text, best)
             logits = scale.exp().clamp(max=100) * total / counts[:, None]
@@ -213,7 +267,7 @@ class Fit:
             optimiser.step()
             if step % 50 == 49:
                 print(f"words {step + 1}: loss {loss.item():.3f}", flush=True)
-        self.word = word.detach()
+        self.word = word.learnt(self.word, 0.0)
 
     def tokens(self, numbers: np.ndarray) -> Tensor:
         """All tokens of some pictures, whichever source they are from."""
@@ -226,24 +280,17 @@ class Fit:
 
     def recall(self) -> str:
         """Recall of the held-out captions among the held-out pictures."""
-        gallery = normalize((self.pictures[:HELD_OUT] - self.picture_mean) @ self.frame, dim=-1)
-        held = self.owner < HELD_OUT
-        said = self.texts.sentences[held] - self.text_mean
-        scores = (normalize(said @ self.sentence, dim=-1) @ gallery.T).numpy()
+        gallery, held = self.frame(self.pictures[:HELD_OUT]), self.owner < HELD_OUT
+        scores = (self.sentence(self.texts.sentences[held]) @ gallery.T).numpy()
         found = summarise(text_to_video_ranks(scores, self.owner[held].numpy())).recall
         return " ".join(f"R@{k} {value:.1f}" for k, value in found.items())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The projections as layers: a mean that is taken off before is a bias after."""
-        return {
-            "frame_projection.weight": self.frame.T,
-            "frame_projection.bias": -self.picture_mean @ self.frame,
-            "sentence_projection.weight": self.sentence.T,
-            "sentence_projection.bias": -self.text_mean @ self.sentence,
-            "word_projection.weight": self.word.T,
-            "word_projection.bias": -self.text_mean @ self.word,
-            "logit_scale": torch.tensor(math.log(self.scale)),
-        }
+        """The projections as layers."""
+        layers = {"frame": self.frame, "sentence": self.sentence, "word": self.word}
+        weights = {f"{n}_projection.weight": layer.matrix.T for n, layer in layers.items()}
+        biases = {f"{n}_projection.bias": layer.bias for n, layer in layers.items()}
+        return {**weights, **biases, "logit_scale": torch.tensor(math.log(self.scale))}
 
 
 def _rate(step: int, steps: int) -> float:
@@ -267,18 +314,26 @@ def _any_and_all(chances: Tensor, answers: list[int]) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pairs", type=Path, nargs="+")
-    parser.add_argument("--start", type=Path, nargs="+", required=True, metavar="PAIRS")
+    parser.add_argument("--shares", type=float, nargs="+", help="how often each is drawn")
+    first = parser.add_mutually_exclusive_group(required=True)
+    first.add_argument("--start", type=Path, nargs="+", metavar="PAIRS")
+    first.add_argument("--tune", type=Path, metavar="FILE")
+    parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--keep", type=float, default=0.15, help="share of the start")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, nargs=2, default=[600, 250], metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
-    sources, varied = ([open_pairs(p) for p in folders] for folders in (given.pairs, given.start))
-    fit = Fit(sources, varied, starter_parts.with_random_projections(), given.seed)
+    sources = [open_pairs(folder) for folder in given.pairs]
+    first = given.tune or [open_pairs(folder) for folder in given.start]
+    shares = given.shares or [1.0] * len(sources)
+    backbone = starter_parts.with_random_projections()
+    fit = Fit(sources, shares, first, backbone, given.seed)
     print(f"{len(fit.pictures)} pictures, {len(fit.owner)} captions, {len(fit.asked)} queries")
     print(f"start: {fit.recall()}", flush=True)
-    fit.fit_sentences(given.steps[0])
+    fit.fit_sentences(given.steps[0], given.rate, given.keep)
     print(f"sentences: {fit.recall()}, scale {fit.scale:.1f}", flush=True)
     fit.fit_words(given.steps[1])
     save_file({name: tensor.contiguous() for name, tensor in fit.tensors().items()}, given.out)

@@ -9,20 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def paths(git: Path, commit: str) -> list[str]:
-    """List every file of a commit."""
-    command = ["git", f"--git-dir={git}", "ls-tree", "-r", "-z", "--name-only", commit]
-    listed = subprocess.run(command, check=True, capture_output=True).stdout
-    return [path.decode() for path in listed.split(b"\0") if path]
+def blobs(git: Path, commit: str) -> dict[str, str]:
+    """List every file of a commit with the name of its blob."""
+    command = ["git", f"--git-dir={git}", "ls-tree", "-r", "-z", commit]
+    listed = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    entries = (line.split("\t", 1) for line in listed.split("\0") if line)
+    return {path: about.split()[2] for about, path in entries}
 
 
-def contents(git: Path, commit: str, wanted: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Read files in the order asked for; what is not in the snapshot is passed over."""
+def contents(git: Path, files: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Read files, given as path and blob, in order; what is not in the snapshot is passed over.
+
+    By blob, because git reads a whole folder again for every path: 3,500 pictures out of a folder
+    of 118,287 take seconds instead of many minutes.
+    """
     command = ["git", f"--git-dir={git}", "cat-file", "--batch"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
-        for path in wanted:
-            process.stdin.write(f"{commit}:{path}\n".encode())
+        for path, blob in files.items():
+            process.stdin.write(f"{blob}\n".encode())
             process.stdin.flush()
             head = process.stdout.readline().split()
             if head[-1] == b"missing":

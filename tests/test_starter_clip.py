@@ -140,9 +140,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     few = starter_parts.bank_texts()[::40]
     monkeypatch.setattr(starter_parts, "bank_texts", lambda: few)
     clip = small_clip()
-    checkpoint._save_starter(
-        small_starter(clip, tmp_path), starter_parts.folder(starter_parts.NAME)
-    )
+    checkpoint._save_starter(small_starter(clip, tmp_path), starter_parts.folder())
     towers = CLIPModel(clip.config)
     parts = {
         "text_model": clip.text,

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from ucofia.index.text_query import Hint as Hint, TextQuery as TextQuery
     from ucofia.metrics import PairedDifference as PairedDifference, RankSummary as RankSummary
     from ucofia.model import Model as Model
+    from ucofia.progress import Progress as Progress
     from ucofia.similarity.levels import Level as Level
     from ucofia.similarity.stream import Stepper as Stepper
     from ucofia.train.distributed import World as World
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from ucofia.types import (
         Levels as Levels,
         PixelSpec as PixelSpec,
-        Progress as Progress,
         TextBatch as TextBatch,
         TextFeatures as TextFeatures,
         VideoBatch as VideoBatch,
@@ -113,12 +113,13 @@ _HOMES = {
     "index.text_query": "Hint TextQuery",
     "metrics": "PairedDifference RankSummary",
     "model": "Model",
+    "progress": "Progress",
     "similarity.levels": "Level",
     "similarity.stream": "Stepper",
     "train.distributed": "World",
     "train.settings": "TrainData TrainSettings",
     "train.trackers": "Tracker",
-    "types": "Levels PixelSpec Progress TextBatch TextFeatures VideoBatch VideoFeatures",
+    "types": "Levels PixelSpec TextBatch TextFeatures VideoBatch VideoFeatures",
     "video.limits": "Limits",
     "video.sample": "Segment",
 }

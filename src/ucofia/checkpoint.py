@@ -25,10 +25,10 @@ from ucofia.errors import (
     NewerFormatError,
     UCoFiAError,
     UnfinishedRunError,
-    UnknownNameError,
     kind_and_message,
 )
 from ucofia.model import Model
+from ucofia.model_names import STARTER, STARTERS, WITH_CLIP, can_only_be_a_path, require_model_name
 from ucofia.presets import BACKBONES, zero_shot
 from ucofia.sharing import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE
 
@@ -37,7 +37,6 @@ RUN = "run.json"  # in the folder of a training, beside its best model so far
 MOST_CONFIG_BYTES = 16 * 2**20
 MOST_LAYERS, MOST_NUMBER = 512, 2**24
 _OURS = {"format", "model", "backbone"}
-_FILE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 
 
 def save(model: Model, folder: Path | str, *, whole: bool = False) -> None:
@@ -86,7 +85,7 @@ def require_shareable(folder: Path) -> None:
     if not is_model_folder(folder) or not (adapter := _read_settings(folder).get("adapter")):
         return
     base = str(adapter.get("base", "")) if isinstance(adapter, dict) else ""
-    if Path(base).exists() or _can_only_be_a_path(base):
+    if Path(base).exists() or can_only_be_a_path(base):
         problem = f"it needs the towers of {base}, which others do not have; make it whole first: "
         raise CheckpointError(folder, problem + f"ucofia convert {folder} --out WHOLE")
 
@@ -159,7 +158,7 @@ def _found(
 ) -> tuple[Path, Model]:
     """Find a model, wherever it is; `above` are the folders that named it as their base."""
     path = locate(name)
-    if is_name(name) and name not in starter_parts.NAMES:
+    if is_name(name) and name not in STARTERS:
         model = _untrained(_pretrained(str(name)), config)
     elif is_model_folder(path):
         if config is not None:
@@ -178,17 +177,17 @@ def _found(
 
 def is_name(name: str | Path) -> bool:
     """Return whether this package knows a name, so that it is no folder, file or hub name."""
-    return name in starter_parts.NAMES or name in BACKBONES or name in families.installed()
+    return name in STARTERS or name in BACKBONES or name in families.installed()
 
 
 def locate(name: str | Path) -> Path:
     """Return the folder or file a name stands for; the starter is assembled on first use."""
-    if name not in starter_parts.NAMES:
+    if name not in STARTERS:
         return Path(os.path.expanduser(name))
     folder = starter_parts.folder(str(name))
     if is_model_folder(folder):
         return folder
-    if name == starter_parts.WITH_CLIP:
+    if name == WITH_CLIP:
         problem = "it is not here; make it of a CLIP ViT-B/16, once: ucofia setup --clip SOURCE"
         raise CheckpointError(name, problem)
     return _save_starter(starter_parts.assemble(), folder)
@@ -206,13 +205,13 @@ def join_clip(source: str | Path) -> Path:
     Raises:
         CheckpointError: It is not that CLIP.
     """
-    clip, starter = load(source).backbone, load(starter_parts.NAME)
+    clip, starter = load(source).backbone, load(STARTER)
     if clip.describe()["family"] != "clip":
         raise CheckpointError(source, "it is not a CLIP")
     towers = starter.backbone
     towers.logit_scale = starter.logit_scale.item()
     joined = starter_parts.with_clip_text(towers, clip, source=source)  # type: ignore[arg-type]
-    folder = starter_parts.folder(starter_parts.WITH_CLIP)
+    folder = starter_parts.folder(WITH_CLIP)
     (folder / CONFIG_FILE).unlink(missing_ok=True)  # until the new weights are whole
     return _save_starter(joined, folder)
 
@@ -339,7 +338,7 @@ def _shared_folder(name: str) -> Path | None:
 
 def _is_hub_name(name: str) -> bool:
     known = os.path.exists(os.path.expanduser(name)) or is_name(name)
-    return "/" in name and not known and not _can_only_be_a_path(name)
+    return "/" in name and not known and not can_only_be_a_path(name)
 
 
 def _untrained(backbone: Backbone, config: ModelConfig | None) -> Model:
@@ -360,12 +359,8 @@ def _pretrained(name: str) -> Backbone:
         raise UnfinishedRunError(path)
     if path.is_dir():
         return families.pretrained(str(path), model_type=_model_type(path))
-    if _can_only_be_a_path(name):
-        raise CheckpointError(name, "there is no such file or folder")
-    if "/" in name:
-        return families.pretrained(name)
-    known = [*BACKBONES, *families.installed(), *starter_parts.NAMES]
-    raise UnknownNameError("model", name, known)
+    require_model_name(name)
+    return families.pretrained(name)
 
 
 def _model_type(folder: Path) -> str:
@@ -379,10 +374,3 @@ def _model_type(folder: Path) -> str:
     missing = ", ".join(sorted(_OURS - settings.keys()))
     problem = f"it names no model_type, as transformers' do, and has no {missing}, as ours have"
     raise CheckpointError(folder / CONFIG_FILE, problem)
-
-
-def _can_only_be_a_path(name: str) -> bool:
-    """Return whether a name is a path, not `owner/name` of a hub or a name of ours."""
-    parts = name.count("/")
-    is_odd = parts > 1 or name.startswith(("/", "~", ".")) or name.endswith(_FILE_SUFFIXES)
-    return is_odd or (not parts and "." in name)

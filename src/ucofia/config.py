@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from ucofia.errors import SettingError, UnknownNameError
 
+BACKBONE_ENTRY_POINTS = "ucofia.backbones"  # the group of backbones of other packages
 TextUnit = Literal["sentence", "word"]
 VideoUnit = Literal["video", "frame", "patch"]
 Aggregation = Literal["mean", "softmax", "maxsim", "wti", "isa", "x-clip", "ts2-net", "x-pool"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ucofia.atomic import write_atomic
 from ucofia.package_files import Package, copy_files
-from ucofia.types import Progress
+from ucofia.progress import Progress
 from ucofia.video.write_video import write_mp4
 
 # the release of a package, and the files of it that are shown

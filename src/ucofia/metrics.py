@@ -179,12 +179,11 @@ def mcnemar(wins: int, losses: int) -> float:
     """Exact two-sided p-value of so uneven a split, if every disagreement were a coin toss."""
     n, k = wins + losses, min(wins, losses)
     # Logarithms, because the binomials of a few thousand disagreements overflow.
-    tail = sum(np.exp(_log_choose(n, i) - n * log(2)) for i in range(k + 1))
+    tail = sum(
+        np.exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) - n * log(2))
+        for i in range(k + 1)
+    )
     return min(1.0, float(2 * tail))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
 def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:

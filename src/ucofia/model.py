@@ -327,18 +327,10 @@ class Model(nn.Module):
         """
         return similarity.score(self.levels(), text, video)
 
-    def logits(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "t v"]:
-        """Return the total score as a loss wants it: with the bias of a sigmoid backbone.
-
-        The bias is the same for all pairs and ranks nothing, so that `score` leaves it out.
-        """
-        total = self.score(text, video).total()
-        if isinstance(self.backbone, SigmoidBackbone):
-            total = total + self.backbone.score_bias()
-        return total
-
     def level_logits(self, text: TextFeatures, video: VideoFeatures) -> list[Tensor]:
         """Return the scores of each level as a sigmoid loss wants them, with their biases.
+
+        A bias is the same for all pairs and ranks nothing, so that `score` leaves it out.
 
         Raises:
             SettingError: A level has no bias of its own, and the backbone none either.

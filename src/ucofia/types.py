@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ucofia.batching import Rows
 from ucofia.errors import EmptyInputError, NotFiniteError, SettingError
-from ucofia.progress import Progress as Progress
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The index verbs as a person uses them: subprocesses, exit codes, stdout apart from stderr."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from ucofia import checkpoint
 from ucofia.cli import console, main
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index.index import Index
+from ucofia.index.results.hits import Hit
+from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import lock
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
@@ -95,6 +98,91 @@ def test_texts_are_combined_and_taken_away(
     assert run("search", "--and", "green", "--not", "red") in (0, 3)
     assert "green.mp4" in capsys.readouterr().out.splitlines()[0]
     assert run("search") == 2
+
+
+def test_a_text_needs_no_quotes_and_a_folder_behind_it_is_a_slip(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("index", videos)
+    capsys.readouterr()
+    assert run("search", "red", "without", "blue", "--json") in (0, 3)
+    out, err = capsys.readouterr()
+    assert [part["text"] for part in json.loads(out)[0]["parts"]] == ["red", "blue"]
+    assert "looking for:" in err
+    assert run("search", "red", videos) == 2
+    assert f"say --under {videos}" in " ".join(capsys.readouterr().err.split())
+    assert run("describe", "my", "video.mp4") == 2
+    err = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "'video.mp4' is one too many. Texts and names with spaces stand in quotes." in err
+
+
+def test_matches_come_first_in_every_list(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", videos)
+    # The clip with the lowest score is the only match.
+    found = Snapshot.search_many
+
+    def odd(*args: object, **options: object) -> "list[list[Hit]]":
+        answers = found(*args, **options)  # type: ignore[arg-type]
+        return [
+            [replace(hit, is_match=hit is hits[-1], confidence=0.6) for hit in hits]
+            for hits in answers
+        ]
+
+    monkeypatch.setattr(Snapshot, "search_many", odd)
+    capsys.readouterr()
+    assert run("search", "red", "--json") == 0
+    hits = json.loads(capsys.readouterr().out)
+    assert [hit["is_match"] for hit in hits] == [True, False, False]
+    assert hits[0]["score"] <= hits[2]["score"] < hits[1]["score"]
+    run("search", "red")
+    assert hits[0]["path"] in capsys.readouterr().out.splitlines()[0]
+
+
+def test_clips_are_cut_of_matches_only_unless_all_are_wanted(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos)
+    capsys.readouterr()
+    assert run("export", tmp_path / "clips", "--text", "red", "--json") == 0
+    out, err = capsys.readouterr()
+    (clip_of_red,) = json.loads(out)
+    assert Path(clip_of_red).name.startswith("red_") and Path(clip_of_red).exists()
+    assert "left out: 2 videos that may not match; --all writes clips of them too" in err
+    assert run("export", tmp_path / "none", "--text", "white", "--json") == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out) == [] and "nothing in this index matches" in err
+    assert not (tmp_path / "none").exists()
+    assert run("export", tmp_path / "all", "--text", "white", "--all", "--json") == 3
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    assert run("export", tmp_path / "all", "--text", "red", "--seconds", "61") == 1
+    assert "at most 60 s long" in capsys.readouterr().err
+
+
+def test_texts_of_a_video_are_called_what_a_search_calls_it(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos)
+    capsys.readouterr()
+    texts = tmp_path / "texts.txt"
+    texts.write_text("blue\nred\n")
+    assert run("describe", videos / "red.mp4", "--texts", texts, "--json") == 0
+    described = json.loads(capsys.readouterr().out)
+    for hit in described:
+        run("search", hit["text"], "--json")
+        found = json.loads(capsys.readouterr().out)
+        (own,) = [one for one in found if Path(one["path"]).stem == "red"]
+        assert (hit["confidence"], hit["match"]) == (own["confidence"], own["match"])
+    assert described[0]["text"] == "red" and described[0]["is_match"]
+    run("describe", videos / "red.mp4", "--texts", texts)
+    assert "match" in capsys.readouterr().out.splitlines()[0]
+    outside = clip(tmp_path / "outside.mp4", ["red"], seconds_each=0.5)
+    run("describe", outside, "--texts", texts)
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "  1  red" and "this is only an order" in err
+    run("similar", outside)
+    assert "this is only an order" in capsys.readouterr().err
 
 
 def test_copies_are_one_hit_and_deleted_files_none(
@@ -200,8 +288,10 @@ def test_clips_of_a_text_that_nothing_matches_are_no_success(
         notice = capsys.readouterr().err
         assert run("export", tmp_path / text, *words) == code
         out, err = capsys.readouterr()
-        assert err == notice
-        assert Path(out.strip()).is_file()
+        assert err.startswith(notice) and ("--all" in err) == bool(code)
+        assert bool(out.strip()) == (code == 0)
+        run("export", tmp_path / text, *words, "--all")
+        assert Path(capsys.readouterr().out.strip()).is_file()
 
 
 def test_a_log_hears_now_and_then_that_work_goes_on(
@@ -358,6 +448,27 @@ def test_watching_takes_what_comes_until_it_is_interrupted(model: Path, tmp_path
     left = Index.open(tmp_path / "index", checkpoint.load(model))
     assert [Path(hit.path).name for hit in left.search("blue")] == ["sky.mp4"]
     assert left.verify() == []
+
+
+def test_watching_goes_on_when_the_index_is_away_for_a_while(model: Path, tmp_path: Path) -> None:
+    folder, index = tmp_path / "videos", tmp_path / "index"
+    clip(folder / "red.mp4", ["red"], seconds_each=0.5)
+    watching = command(index, "index", folder, "--model", model, "--watch", "--every", 0.05)
+    assert watching.stdout is not None and watching.stderr is not None
+    assert watching.stdout.readline() == "1 added\n"
+    index.rename(tmp_path / "away")
+    lines = iter(watching.stderr.readline, "")
+    assert "looking again until this is mended\n" in lines
+    while (tmp_path / "away").exists():
+        shutil.rmtree(index, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a look has just made a lock there
+            (tmp_path / "away").rename(index)
+    clip(tmp_path / "blue.mp4", ["blue"], seconds_each=0.5)
+    (tmp_path / "blue.mp4").rename(folder / "blue.mp4")
+    assert watching.stdout.readline() == "1 added, 1 unchanged\n"
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    assert watching.returncode == 130
 
 
 def test_watching_goes_on_when_another_writer_is_done(model: Path, tmp_path: Path) -> None:

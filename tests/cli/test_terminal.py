@@ -143,13 +143,14 @@ def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
 
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
     from ucofia.cli.search import print_hits
+    from ucofia.index.results.deduplicate import matches_first
 
     def hit(path: str, confidence: float | None, is_match: bool | None) -> DistinctHit:
         found = Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)
         return DistinctHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
 
     found = [hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)]
-    print_hits(found, complete=False)
+    print_hits(matches_first(found), complete=False)
     assert capsys.readouterr().out.splitlines() == [
         "  1  strong match  b  at 0:05",
         "less likely:",

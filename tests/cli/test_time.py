@@ -40,9 +40,30 @@ def test_wrong_use_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> No
     code = f"""
 import sys
 from ucofia.cli import main
-codes = [main(words) for words in (["search"], ["search", "a dog"], ["describe", "a.mp4"])]
-loaded = [name for name in {HEAVY} if name in sys.modules]
-sys.exit(f"{{codes}}, loaded {{loaded}}" if codes != [2, 1, 1] or loaded else 0)
+wrong = (
+    ["search"],
+    ["search", "a dog"],
+    ["describe", "a.mp4"],
+    ["remove", "a.mp4"],
+    ["verify"],
+    ["export", "a.csv"],
+    ["eval", "mrsvtt", "--model", "starter"],
+    ["eval", "msvd", "--model", "starter", "--data", "/nowhere"],
+    ["eval", "shapes", "--model", "/nowhere/run"],
+    ["eval", "shapes", "--model", "starter", "--tokens", "/nowhere"],
+    ["convert", "/nowhere.pt", "--out", "out"],
+    ["convert", "clip-vit-b23", "--out", "out"],
+    ["convert", "clip-vit-b32", "--preset", "ucofai", "--out", "out"],
+    ["ablate", "mrsvtt"],
+    ["ablate", "msvd", "--data", "."],
+    ["ablate", "shapes", "--rate", "half"],
+    ["serve"],
+)
+codes = [main(words) for words in wrong]
+loaded = [name for name in {HEAVY} if name in sys.modules and name != "fastapi"]
+usage = [at for at, code in enumerate(codes) if code == 2]
+is_right = {{*codes}} == {{1, 2}} and len(usage) == 2 and not loaded
+sys.exit(0 if is_right else f"{{codes}}, loaded {{loaded}}")
 """
     env = {name: value for name, value in os.environ.items() if name != "UCOFIA_INDEX"}
     done = subprocess.run(
@@ -55,6 +76,22 @@ sys.exit(f"{{codes}}, loaded {{loaded}}" if codes != [2, 1, 1] or loaded else 0)
     )
     assert done.returncode == 0, done.stderr
     assert "there is no index yet. Make one: ucofia index FOLDER\n" in done.stderr
+
+
+def test_a_video_that_is_not_in_the_index_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    Index.create(tmp_path / "index", colour_model(), bank=["red"])
+    code = f"""
+import sys
+from ucofia.cli import main
+code = main(["remove", "other.mp4", "--index", {str(tmp_path / "index")!r}])
+loaded = [name for name in {HEAVY} if name in sys.modules]
+sys.exit(f"{{code}}, loaded {{loaded}}" if code != 1 or loaded else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "other.mp4 is not in the index" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only this runtime tells its settings")
@@ -122,4 +159,4 @@ def test_the_report_says_what_the_time_was_spent_on(
     clip(tmp_path / "v" / "blue.mp4", ["blue"], seconds_each=0.5)
     assert main(["index", str(tmp_path / "v"), "--index", str(tmp_path / "index")]) == 0
     last = capsys.readouterr().err.splitlines()[-1]
-    assert " s (" in last and "bank 0." in last
+    assert " s: " in last and "bank 0." in last

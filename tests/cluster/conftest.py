@@ -14,12 +14,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(p for p in [str(HERE.parent), *sys.pa
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # A busy machine is no bug.
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
-os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "300")
 os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 os.environ.setdefault("RAY_health_check_timeout_ms", "60000")
 
 from fakes import COLOURS, clip  # noqa: E402
+from ray_start import MEMORY, persistently  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -34,22 +33,20 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray_local() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-    for left in reversed(range(3)):  # Ray gives a busy machine half a minute
-        try:
-            ray.init(
-                address="local",  # not one that somebody else runs here
-                num_cpus=2,
-                include_dashboard=False,
-                log_to_driver=False,
-                object_store_memory=100 << 20,
-            )
-            break
-        except Exception:
-            if not left:
-                raise
-            ray.shutdown()
+
+    def start() -> None:
+        ray.shutdown()  # what is left of a start that failed
+        ray.init(
+            address="local",  # not one that somebody else runs here
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            **MEMORY,
+        )
+
+    persistently(start)
     yield
     ray.shutdown()

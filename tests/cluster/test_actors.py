@@ -76,3 +76,25 @@ def test_others_answer_for_one_that_gives_no_sign_of_life(
     found = dict(actors.ask("search", {number: () for number in range(3)}))
     assert [found[number] for number in range(3)] == owners
     assert sorted(ray.killed) == killed
+
+
+def test_the_last_actor_may_die_while_an_owner_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connect, "ray", StandIn)
+    actors = Actors.__new__(Actors)
+    actors.count, actors._lock = 1, threading.RLock()
+    last = Actor(0, "dead")
+    actors._owners = [last]
+    others: list[threading.Thread] = []
+
+    def require(least: int) -> None:
+        Actors.require(actors, least)
+        others.append(threading.Thread(target=actors._reassign, args=(last,)))
+        others[0].start()
+        others[0].join(0.3)  # as long as it takes, or until it has to wait
+
+    monkeypatch.setattr(actors, "require", require)
+    assert actors._owner(0) is last  # who asks it will be told that it is gone
+    others[0].join()
+    assert actors._owners == []

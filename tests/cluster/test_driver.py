@@ -1,5 +1,6 @@
 """The driver of `index --cluster`, with calls in place of actors: the report of one machine."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -110,6 +111,45 @@ def test_who_writes_meanwhile_does_not_stop_the_work(
     assert index.info().pending_files == 4 and not rows_of(index)
     assert ingest.add(index, [folder]).unchanged == 4
     assert len(rows_of(index)) == 4 and not Journal(index.path).keys()
+
+
+def test_what_is_removed_does_not_come_back_from_the_journal_of_a_killed_run(
+    tmp_path: Path, folder: Path
+) -> None:
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(folder / "red.mp4")
+    with writer_lock(index.path, verb="add"), pytest.raises(IndexBusyError):
+        run = ingest._Run(index._store, list(sources.find([folder])), retry=True, progress=None)
+        work = ingest.Work(index=index.path)
+        run.encode(work, index.model, ingest.ClusterOptions(), is_alone=True)
+        run.commit(0.1)
+    assert index.info().pending_files == 3
+    assert index.remove([folder / "red.mp4", folder / "blue.mp4"]) == 2
+    left = ["green.mp4", "white.mp4"]
+    assert sorted(Path(path).name for path in index._store.files()) == left
+    index.compact()
+    assert sorted(Path(path).name for path in index._store.files()) == left
+
+
+def test_folders_that_cannot_be_read_are_told(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "closed").mkdir()
+    scandir = os.scandir
+
+    def closed(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    names = tmp_path / "some.txt"
+    names.write_text(f"{folder}\n")
+    for number, source in enumerate((str(folder), f"file://{folder}", f"@{names}")):
+        index = Index.create(tmp_path / f"index{number}", colour_model())
+        report = ingest.add(index, [source])
+        assert report.added == 4
+        assert report.warnings == index.add(folder).warnings != []
 
 
 def test_lists_name_videos_and_folders_but_no_lists(tmp_path: Path, folder: Path) -> None:

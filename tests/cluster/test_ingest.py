@@ -87,7 +87,7 @@ def test_a_bank_is_swept_by_tasks_as_on_one_machine(
     import numpy as np
 
     from ucofia.cluster import evaluate
-    from ucofia.evaluate.matrix_report import Settings, score_matrix
+    from ucofia.evaluate.matrix_report import MatrixSettings, score_matrix
     from ucofia.similarity.normalise import sinkhorn_knopp
     from ucofia.similarity.stream import Blocks
 
@@ -113,7 +113,7 @@ def test_a_bank_is_swept_by_tasks_as_on_one_machine(
     assert found.iterations == expected.iterations
 
     scores = {"a": rng.normal(size=(40, 40)) * 9, "b": rng.normal(size=(40, 40)) * 9}
-    plain_lines = score_matrix(scores, settings=Settings(normalise=["sinkhorn"])).lines
-    settings = Settings(normalise=["sinkhorn"], stepper=evaluate.cluster_stepper)
+    plain_lines = score_matrix(scores, settings=MatrixSettings(normalise=["sinkhorn"])).lines
+    settings = MatrixSettings(normalise=["sinkhorn"], stepper=evaluate.cluster_stepper)
     for one, other in zip(plain_lines, score_matrix(scores, settings=settings).lines, strict=True):
         assert one.ranks.tolist() == other.ranks.tolist()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import colour_model
+from ray_start import add_node, head_and_two_nodes
 from test_ingest import BANK, same_answers
 from test_parts import rows_of, same_rows
 
@@ -17,7 +18,6 @@ from ucofia.index.index import Index
 from ucofia.index.journal import Journal
 
 pytestmark = pytest.mark.slow
-MEMORY = {"object_store_memory": 100 << 20}
 WAITED_SECONDS = 25.0  # by a search for a node that died; Ray, as it is set here, learns later
 DRIVER = Path(__file__).parent / "driver.py"
 
@@ -52,11 +52,7 @@ def s3() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def cluster(s3: str) -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **MEMORY})
-    made.workers = [made.add_node(num_cpus=1, **MEMORY) for _ in range(2)]
-    made.wait_for_nodes()
+    made = head_and_two_nodes()
     ray.init(address=made.address, log_to_driver=False)
     yield made
     ray.shutdown()
@@ -91,7 +87,7 @@ def test_searching_goes_on_when_a_node_dies(cluster: Any, tmp_path: Path) -> Non
         waited = time.monotonic() - began
         assert waited < WAITED_SECONDS, f"the answer came after {waited:.0f} s"
         same_everything(index, spread)
-    cluster.workers.append(cluster.add_node(num_cpus=1, **MEMORY))
+    add_node(cluster)
 
 
 def test_sources_and_index_in_an_object_store(
@@ -180,4 +176,4 @@ def test_a_node_dies_while_indexing(
     same_answers(plain, index)
     index.compact()
     same_rows(plain, index)
-    cluster.workers.append(cluster.add_node(num_cpus=1, **MEMORY))
+    add_node(cluster)

@@ -132,7 +132,7 @@ TEXTS = ["red", "blue white", "green thing", "thing", "black yellow red"]
 
 @pytest.mark.parametrize(("count", "top"), [(2, 1), (3, 10), (5, 12)])
 def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> None:
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     shards = cut(snapshot, count)
     assert len(shards) == count
     assert [s.start for s in shards] == [0, *(s.stop for s in shards[:-1])]
@@ -152,7 +152,7 @@ def test_shards_take_the_candidates_of_one_machine(
 ) -> None:
     monkeypatch.setattr(search, "NEAR", 300)
     monkeypatch.setattr(search, "FAST_CANDIDATES", 40)
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     shards = cut(snapshot, 4)
     whole = search.fast(queries, snapshot.collection, top=10, preview=snapshot.preview)
     found = answers(snapshot, shards, queries, top=10, is_exact=False)
@@ -171,7 +171,7 @@ def test_a_preview_grows_with_its_index(tmp_path: Path, monkeypatch: pytest.Monk
         places.add(about["folder"])
         newest = index.newest()
         assert newest.preview is not None and len(newest.preview) == len(newest.collection)
-        queries = newest.queries(TEXTS)
+        queries = newest.prepare_queries(TEXTS)
         whole = search.brute_force(queries, newest.collection, top=10)
         same(search.exact(queries, newest.collection, top=10, preview=newest.preview), whole)
     assert len(places) == 1  # the files that were there
@@ -185,7 +185,7 @@ def test_shards_share_the_short_list_of_x_pool(tmp_path: Path) -> None:
     fill(index._store, 300)
     index.add([])
     snapshot = index.newest()
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     whole = search.fast(queries, snapshot.collection, top=10)
     found = answers(snapshot, cut(snapshot, 3), queries, top=10, is_exact=False)
     same(found, whole)
@@ -193,7 +193,7 @@ def test_shards_share_the_short_list_of_x_pool(tmp_path: Path) -> None:
 
 
 def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     _, shard, *_ = cut(snapshot, 3)
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     one, other = ShardActor(), ShardActor()
@@ -204,7 +204,7 @@ def test_a_search_goes_on_with_another_owner(snapshot: Snapshot) -> None:
 
 
 def test_a_floor_spares_work_and_changes_nothing(snapshot: Snapshot) -> None:
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     shards = cut(snapshot, 3)
     found = answers(snapshot, shards, queries, top=10)
     owner, count = ShardActor(), len(snapshot.collection)
@@ -229,7 +229,7 @@ def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     whole = replace(whole, is_previewed=False)
     assert owner.own(whole)
     assert owner._open(whole).preview is not None
-    queries = snapshot.queries(TEXTS)
+    queries = snapshot.prepare_queries(TEXTS)
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     found = owner.search(whole, request, [[-np.inf] * len(queries)])
     same(found, search.exact(queries, snapshot.collection, top=10, preview=snapshot.preview))

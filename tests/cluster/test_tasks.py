@@ -34,10 +34,14 @@ def make_job(folder: Path) -> Job:
     return Job(folder / "results", folder / "work", BriefSetup(folder / "work", SMALL))
 
 
+class Node:
+    """One machine of a Ray; none of these was started."""
+
+
 class Busy:
     """A Ray that does not start in time."""
 
-    _private = SimpleNamespace(worker=SimpleNamespace())
+    _private = SimpleNamespace(node=SimpleNamespace(Node=Node), worker=SimpleNamespace())
 
     def __init__(self, failures: int) -> None:
         self.failures, self.begun = failures, 0

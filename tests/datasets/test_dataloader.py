@@ -7,8 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from ucofia.datasets.dataloader import PairBatch, epoch_plan, pair_batches, video_batches
-from ucofia.datasets.frame_sources import RememberedFrames, array_frames, fit_frames, pad_videos
+from ucofia.datasets.dataloader import (
+    PairBatch,
+    epoch_plan,
+    pad_videos,
+    pair_batches,
+    video_batches,
+)
+from ucofia.datasets.frame_sources import RememberedFrames, array_frames, fit_frames
 from ucofia.datasets.types import Split, TextItem, VideoItem
 from ucofia.errors import NoFramesError, SettingError
 

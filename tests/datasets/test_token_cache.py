@@ -19,8 +19,8 @@ from tests.fakes import clip
 from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.datasets import token_cache
+from ucofia.datasets.dataloader import pad_videos
 from ucofia.datasets.frame_cache import CacheSettings, fill_cache, open_cache
-from ucofia.datasets.frame_sources import pad_videos
 from ucofia.datasets.token_cache import fill_tokens, open_tokens, vision_fingerprint
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError

@@ -16,7 +16,7 @@ TEXTS = ["", "dog", "a dog runs", "a dog runs a dog runs", "dog [SEP] dog [SEP] 
 @pytest.mark.parametrize("length", [3, 4, 5, 9])
 def test_texts_are_cut_as_the_library_cuts_them(tmp_path: Path, length: int) -> None:
     tower = SentenceTower.from_pretrained(bert_folder(tmp_path))
-    library = Tokenizer.from_str(tower.tokenizer_json)
+    library = Tokenizer.from_str(tower.tokenizer.json)
     whole = [len(item.ids) for item in library.encode_batch(TEXTS)]
     library.enable_truncation(length)
     expected = library.encode_batch(TEXTS)

@@ -8,7 +8,7 @@ import pytest
 
 from ucofia.errors import MatrixError, NotFiniteScoreError, UnknownNameError
 from ucofia.evaluate.matrix_files import load_levels, load_truth
-from ucofia.evaluate.matrix_report import NORMALISATIONS, Report, Settings, score_matrix
+from ucofia.evaluate.matrix_report import NORMALISATIONS, MatrixSettings, Report, score_matrix
 from ucofia.metrics import text_to_video_ranks, video_to_text_ranks
 from ucofia.similarity.normalise import (
     dual_softmax,
@@ -46,7 +46,7 @@ def test_every_normalisation_is_what_its_own_function_says_in_both_directions() 
     report = score_matrix(
         only(scores),
         banks={"t2v": only(made["t2v"]), "v2t": only(made["v2t"])},
-        settings=Settings(normalise=NORMALISATIONS, temperature=0.5),
+        settings=MatrixSettings(normalise=NORMALISATIONS, temperature=0.5),
     )
     assert [x.name for x in report.lines] == [*NORMALISATIONS, *NORMALISATIONS]
     for direction, turn, bank, rank in (
@@ -67,7 +67,7 @@ def test_every_normalisation_is_what_its_own_function_says_in_both_directions() 
 
 def test_a_normalisation_without_a_bank_uses_the_test_queries_and_warns() -> None:
     made = system(1)
-    settings = Settings(normalise=["sinkhorn", "dual-softmax"])
+    settings = MatrixSettings(normalise=["sinkhorn", "dual-softmax"])
     report = score_matrix(
         only(made["scores"]), banks={"t2v": only(made["t2v"])}, settings=settings
     )
@@ -102,7 +102,7 @@ def test_sinkhorn_with_training_queries_helps_where_there_are_hubs() -> None:
     report = score_matrix(
         only(made["scores"]),
         banks={"t2v": only(made["t2v"])},
-        settings=Settings(normalise=["none", "sinkhorn"]),
+        settings=MatrixSettings(normalise=["none", "sinkhorn"]),
     )
     raw, balanced = report.lines[:2]
     assert balanced.summary.mean_rank < raw.summary.mean_rank
@@ -118,7 +118,7 @@ def test_levels_are_scored_alone_together_and_balanced_in_both_orders() -> None:
     made = [system(seed) for seed in (3, 4)]
     scores = {name: m["scores"] for name, m in zip(("video", "frame"), made, strict=True)}
     bank = {name: m["t2v"] for name, m in zip(("video", "frame"), made, strict=True)}
-    settings = Settings(normalise=["none", "sinkhorn"], temperature=1.0)
+    settings = MatrixSettings(normalise=["none", "sinkhorn"], temperature=1.0)
     report = score_matrix(scores, banks={"t2v": bank}, settings=settings)
     truth = np.arange(30)
     mean, mean_bank = ((each["video"] + each["frame"]) / 2 for each in (scores, bank))
@@ -150,7 +150,7 @@ def test_any_scale_of_scores_has_the_same_raw_figures_and_finite_others(scale: f
     made = system(6)
     plain = score_matrix(only(made["scores"]))
     report = score_matrix(
-        only(made["scores"] * scale), settings=Settings(normalise=NORMALISATIONS)
+        only(made["scores"] * scale), settings=MatrixSettings(normalise=NORMALISATIONS)
     )
     assert ranks_of(report, "none", "t2v") == ranks_of(plain, "none", "t2v")
     for found in report.lines:
@@ -163,7 +163,7 @@ def test_the_temperature_follows_the_scale_of_the_scores_unless_given() -> None:
     cosines = made / np.abs(made).max()
     assert score_matrix(only(cosines)).temperature == 0.01
     assert score_matrix(only(cosines * 100)).temperature == 1.0
-    given = score_matrix(only(cosines), settings=Settings(temperature=0.05))
+    given = score_matrix(only(cosines), settings=MatrixSettings(temperature=0.05))
     assert (given.temperature, given.temperature_reason) == (0.05, "as given")
 
 
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(MatrixError, match="has levels a, but the scores have total"):
         score_matrix(scores, truth=truth, banks={"t2v": {"a": made["t2v"]}})
     with pytest.raises(UnknownNameError, match="unknown normalisation 'sinkhron'; did you mean"):
-        score_matrix(scores, truth=truth, settings=Settings(normalise=["sinkhron"]))  # type: ignore[list-item]
+        score_matrix(scores, truth=truth, settings=MatrixSettings(normalise=["sinkhron"]))  # type: ignore[list-item]
     made["scores"][3, 4] = np.nan
     with pytest.raises(NotFiniteScoreError, match=r"\(3, 4\) is NaN"):
         score_matrix(scores, truth=truth)

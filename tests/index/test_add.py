@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import torch
 from fakes import COLOURS, clip, colour_model
 from PIL import Image
 
-from ucofia.errors import SettingError, UnreadableVideoError
+from ucofia.cli import _interruptible_imports
+from ucofia.errors import BrokenVideoError, SettingError, UnreadableVideoError
 from ucofia.index import discover, encode_segments, ingest
 from ucofia.index.index import Index
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.video.decode_pool import Decoded, Failed
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
 
@@ -79,6 +83,45 @@ def test_a_copy_costs_no_pass_and_both_are_found(
     assert index.add(videos).added == 1
     assert not passes
     assert [Path(h.path).stem for h in index.search("red", top=2)] == ["again", "red"]
+
+
+@pytest.mark.parametrize("rows", [2, 512])
+def test_new_files_of_one_content_cost_one_pass(
+    index: Index, videos: Path, passes: list[int], monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_ROWS", rows)
+    for number in range(9):
+        shutil.copy(videos / "red.mp4", videos / f"{number}.mp4")
+    report = index.add(videos)
+    assert (report.added, report.segments, report.failed) == (12, 12, [])
+    assert sum(passes) == 3
+    assert paths(index) == sorted(path.name for path in videos.iterdir())
+    assert len({hit.score for hit in index.search("red", top=10)}) == 1
+    assert index.add(videos).unchanged == 12
+
+
+def test_copies_do_not_suffer_when_the_first_of_them_cannot_be_used(
+    index: Index, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("0 a", "0 b"):
+        shutil.copy(videos / "red.mp4", videos / f"{name}.mp4")
+        (videos / f"{name} bad.mp4").write_bytes(b"no video")
+    real = ingest.decode_many
+
+    def unlucky(*args: Any, **options: Any) -> Iterator[Decoded | Failed]:
+        for result in real(*args, **options):
+            is_first = str(result.request.path).endswith("0 a.mp4")
+            yield Failed(result.request, BrokenVideoError("", "unlucky")) if is_first else result
+
+    monkeypatch.setattr(ingest, "decode_many", unlucky)
+    report = index.add(videos)
+    assert report.added == 4
+    assert sorted(Path(failure.path).stem for failure in report.failed) == [
+        "0 a",
+        "0 a bad",
+        "0 b bad",
+    ]
+    assert paths(index) == ["0 b.mp4", "blue.mp4", "green.mp4", "red.mp4"]
 
 
 def test_moved_copies_are_moved_although_another_copy_stays(
@@ -361,6 +404,44 @@ def test_an_interrupt_during_the_second_clip_keeps_the_first(
     monkeypatch.undo()
     assert index.info().videos == 1
     assert index.add(videos).added == 2
+
+
+def test_an_interrupt_during_an_import_keeps_what_was_encoded(
+    index: Index, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "modules" / "slow_to_import.py"
+    module.parent.mkdir()
+    module.write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.2)\n"
+        "is_whole = True\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent))
+    encoded, real = [], encode_segments.rows
+
+    def importing(*arguments: Any) -> Any:
+        if encoded:
+            import slow_to_import  # type: ignore[import-not-found]
+
+            encoded.append(slow_to_import.is_whole)
+            time.sleep(10)
+        encoded.append(True)
+        return real(*arguments)
+
+    def ended(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(encode_segments, "rows", importing)
+    monkeypatch.setattr(os, "_exit", ended)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), _interruptible_imports():
+            index.add(videos)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(encoded) == 2
+    assert index.info().videos == 1
 
 
 def test_top_must_be_positive(index: Index) -> None:

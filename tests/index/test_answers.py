@@ -48,7 +48,7 @@ def test_moments_are_the_next_best_stretches_of_a_video_of_any_length(index: Ind
     parts = in_memory(some)
     seconds = [replace(s, path="long.mp4", start_second=float(s.id)) for s in parts.segments]
     long = replace(parts, segments=seconds)
-    for query in index.newest().queries(TEXTS):
+    for query in index.newest().prepare_queries(TEXTS):
         (ranking,) = search.brute_force([query], long, top=4)
         best = Ranking(ranking.rows[:1], ranking.scores[np.arange(1)], 400)
         (hit,) = hits_of(query, long, best, with_moments=True)
@@ -105,7 +105,7 @@ def test_many_texts_are_never_encoded_all_at_once(
     )
     assert index.search_many(TEXTS, top=3) == expected
     index.describe(index.collection().segments[0].path, TEXTS)
-    assert set(seen) == {4, 2}
+    assert max(seen) == 4 and {4, 2} <= set(seen)
 
 
 def test_fast_leaves_nothing_out_of_a_small_index(index: Index) -> None:
@@ -118,7 +118,7 @@ def test_recall_is_the_share_of_the_exact_list(
     monkeypatch.setattr(search, "FAST_FROM", 300)
     monkeypatch.setattr(search, "FAST_CANDIDATES", 20)
     monkeypatch.setattr(search, "NEAR", 25)
-    asked = index.newest().queries(TEXTS)
+    asked = index.newest().prepare_queries(TEXTS)
     few = index.collection().features(np.zeros(400, dtype=np.int64))
     rng = np.random.default_rng(0)
     few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))
@@ -138,9 +138,9 @@ def test_recall_is_kept_for_its_version_only(tmp_path: Path) -> None:
     assert search.load_recall(tmp_path, (4, 1)) is None
     (tmp_path / search.RECALL_FILE).write_text("{}")
     assert search.load_recall(tmp_path, (3, 1)) is None
-    nowhere = tmp_path / "missing" / "preview"
-    search.save_recall(nowhere, (3, 1), Recall(0.99, 10, 8))
-    assert search.load_recall(nowhere, (3, 1)) is None
+    new = tmp_path / "missing" / "preview"  # in the cache, for an index in an object store
+    search.save_recall(new, (3, 1), Recall(0.99, 10, 8))
+    assert search.load_recall(new, (3, 1)) == Recall(0.99, 10, 8)
 
 
 def test_sampled_texts_come_from_all_over_the_bank() -> None:

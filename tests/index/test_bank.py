@@ -11,6 +11,7 @@ from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance, bank, bank as banks, confidence
+from ucofia.index.calibration.text_kinds import kinds_of, prompt
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.similarity.normalise import extend, sinkhorn_knopp
@@ -205,7 +206,7 @@ def test_words_are_judged_by_words_and_sentences_by_sentences(
     shares = {name: weight / sum(levels.values()) for name, weight in levels.items()}
     biases = index.collection().biases
     asked: list[tuple[str, list[str], dict[str, np.ndarray]]] = [
-        ("a red", WORDS, {}),
+        ("a red", [prompt(text) for text in WORDS], {}),
         ("there is a red thing to see", SENTENCES, dict(biases)),
     ]
     for text, kin, biased in asked:
@@ -224,16 +225,32 @@ def test_words_are_judged_by_words_and_sentences_by_sentences(
         scores = confidence.TextScores.of((null - mean) / deviation)
         law = confidence.calibrate(scores, "sentence" if biased else "words", null.shape[1])
         assert law is not None
-        expected = law.confidence((totals([text])[0, row] - mean[row]) / deviation[row])
+        expected = law.confidence((totals([prompt(text)])[0, row] - mean[row]) / deviation[row])
         assert hit.confidence == pytest.approx(float(expected), abs=1e-3)
         assert hit.explain().confidence == pytest.approx(hit.confidence, abs=1e-4)
     texts = ["a red", *(text for text, _, _ in asked[1:]), "the blue", SENTENCES[4]]
     assert index.search_many(texts) == [index.search(text) for text in texts]
 
 
+def test_articles_change_no_answer_to_a_word(tmp_path: Path, videos: Path) -> None:
+    index = Index.create(tmp_path / "both", colour_model(), bank=[*WORDS, *SENTENCES])
+    index.add(videos)
+    bare, *others = index.search_many(["red", "a red", "The  red"])
+    assert bare and others == [bare, bare]
+    assert bare[0].explain().words == others[0][0].explain().words
+    assert index.explain("red", bare[0].segment).score == bare[0].score
+    named = {hit.text: hit.score for hit in index.describe(bare[0].path, ["red", "a red"])}
+    assert named["red"] == named["a red"]
+
+
+def test_words_stay_as_they_are_where_the_bank_has_none(index: Index) -> None:
+    """Only a bank with words shows what a prompted word scores by chance."""
+    assert index.newest().prompts(["red", "a red"]) == ["red", "a red"]
+
+
 def test_a_bank_of_one_kind_judges_both() -> None:
-    assert set(confidence.kinds_of([*WORDS, *SENTENCES[:19]])) == {"sentence"}
-    assert set(confidence.kinds_of([*WORDS, *SENTENCES[:20]])) == {"words", "sentence"}
+    assert set(kinds_of([*WORDS, *SENTENCES[:19]])) == {"sentence"}
+    assert set(kinds_of([*WORDS, *SENTENCES[:20]])) == {"words", "sentence"}
 
 
 def test_absent_things_are_said_to_be_absent(index: Index) -> None:

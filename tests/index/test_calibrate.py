@@ -10,9 +10,9 @@ from ucofia.index.calibration.confidence import (
     Calibration,
     Gumbel,
     NormalMaxima,
-    TextKind,
     TextScores,
 )
+from ucofia.index.calibration.text_kinds import TextKind
 
 Array = np.ndarray
 

@@ -1,5 +1,6 @@
 """Several texts as one question: what is meant, and that pruning changes nothing."""
 
+import math
 import statistics
 import time
 from pathlib import Path
@@ -12,9 +13,18 @@ from test_search import MODELS, collection_of, preview_of, query_of
 from ucofia import TextQuery
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
-from ucofia.index.results.hits import Filters, HitPart, combined_confidence
-from ucofia.index.search.combined import SAMPLED, Part, combination, rank
-from ucofia.index.search.scoring import Query, score
+from ucofia.index.results import combined
+from ucofia.index.results.combined import (
+    SAMPLED,
+    QueryPart,
+    combination,
+    combined_confidence,
+    rank_combined,
+    rivals_of,
+)
+from ucofia.index.results.conjunction import single_z, together
+from ucofia.index.results.hits import Filters, HitPart
+from ucofia.index.search.scoring import Query, score, slack
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
@@ -109,7 +119,9 @@ def test_the_list_is_that_of_plain_loops(
     queries = [query_of(MODELS[name], rng, 3) for _ in range(wanted + unwanted)]
     rows = np.sort(rng.permutation(len(collection))[:135]) if filtered else None
     searcher = Searcher(collection, preview_of(collection), among=rows)
-    found = rank(combination([Part(query, searcher) for query in queries], wanted), top=7)
+    found = rank_combined(
+        combination([QueryPart(query, searcher) for query in queries], wanted), top=7
+    )
     expected = oracle(
         queries, wanted, collection, np.arange(len(collection)) if rows is None else rows
     )
@@ -121,8 +133,8 @@ def test_most_segments_are_not_scored() -> None:
     collection = collection_of(rng, 1500, spread=0.5, copies=0)
     queries = [query_of(MODELS["ucofia"], rng, 3) for _ in range(2)]
     searcher = Searcher(collection, preview_of(collection))
-    parts = [Part(query, searcher) for query in queries]
-    assert rank(combination(parts, 1), top=5).scored < 500
+    parts = [QueryPart(query, searcher) for query in queries]
+    assert rank_combined(combination(parts, 1), top=5).scored < 500
 
 
 BANK = [f"{first} {second} thing" for first in COLOURS for second in COLOURS if first != second]
@@ -172,6 +184,60 @@ def test_a_hit_says_what_each_text_says(index: Index) -> None:
             assert why.score == pytest.approx(part.score)
             assert why == index.explain(part.text, hit.segment)
         assert hit.explain().text == "red"
+
+
+def plain_tail(z: float) -> float:
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def test_texts_fit_together_by_accident_as_plain_loops_say() -> None:
+    z, beside, segments = [1.2, 2.5, 0.3], [2, 1, 5], 40
+    tails = [plain_tail(one) for one in z]
+    everywhere = 1 - (1 - math.prod(tails)) ** segments
+    found = together(np.array(z), np.array(beside, float), segments)
+    for tail, count, value in zip(tails, beside, found, strict=True):
+        assert value == pytest.approx(max(1 - (1 - tail) ** count, everywhere))
+    assert single_z(plain_tail(1.7)) == pytest.approx(1.7)
+    # Beside one other text in one segment, a fair fit is rarer by accident than the best of 40.
+    assert together(np.array([1.5, 3.5]), np.ones(2), 40)[0] < 1 - (1 - plain_tail(1.5)) ** 40
+
+
+@pytest.mark.parametrize("listed", [140, 8])
+def test_rivals_of_a_text_fit_all_others_as_well(
+    listed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    collection = collection_of(rng, 140, spread=0.5, copies=0)
+    queries = [query_of(MODELS["ucofia"], rng, 3) for _ in range(2)]
+    searcher = Searcher(collection, preview_of(collection))
+    asked = combination([QueryPart(query, searcher) for query in queries], 2)
+    monkeypatch.setattr(combined, "FIRST_LIST", listed)
+    others = rivals_of(asked)
+    assert others is not None and others.segments == 140
+    totals = [score(query, collection, alone=True).total.tolist() for query in queries]
+    for row in range(140):
+        own = np.array([some[row] for some in totals], np.float64)
+        for text, count in enumerate(others.beside(own)):
+            other = totals[1 - text]
+            least = sum(value >= other[row] for value in other)
+            most = sum(value >= other[row] - 2 * slack(np.array(other)) for value in other)
+            is_listed = listed == 140 or least <= listed
+            assert least <= count <= most if is_listed else count == 140
+
+
+def test_a_text_beside_another_has_fewer_chances_to_fit_by_accident(index: Index) -> None:
+    both = index.search(TextQuery(("red", "blue")), top=1)[0]
+    assert Path(both.path).stem == "red-blue"
+    alone = [
+        next(hit for hit in index.search(text, top=6) if hit.segment == both.segment)
+        for text in ("red", "blue")
+    ]
+    assert both.confidence is not None
+    assert both.confidence >= min(hit.confidence or 0.0 for hit in alone)
+    assert both.confidence == min(part.confidence or 0.0 for part in both.parts)
+    # What shows only one of them is not lifted to a match by the other.
+    for hit in index.search(TextQuery(("red", "blue")), top=6)[1:]:
+        assert not hit.is_match
 
 
 def test_an_unwanted_text_speaks_against_a_hit_but_never_for_one() -> None:

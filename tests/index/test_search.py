@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
 from ucofia.config import ModelConfig
-from ucofia.index.search import bounds, int8_product, kernels, preview as previews, search
+from ucofia.index.search import kernels, preview as previews, pruning, quantise, search
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import column_of
-from ucofia.index.search.scoring import Query, queries, score, score_many
+from ucofia.index.search.scoring import Query, prepare_queries, score, score_many
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
@@ -76,7 +76,7 @@ def query_of(
         return nn.functional.normalize(torch.from_numpy(values.astype(np.float32)), dim=-1)
 
     text = TextFeatures(unit(1), unit(1, words), torch.ones(1, words, dtype=torch.bool))
-    return queries(model, text)[0]
+    return prepare_queries(model, text)[0]
 
 
 CONFIGS = {
@@ -134,7 +134,7 @@ def test_scores_are_those_of_the_model(name: str) -> None:
     with torch.inference_mode():
         rows = np.arange(len(collection))
         levels = model.score(text, collection.features(rows)).add(collection.bias(rows))
-    for row, query in enumerate(queries(model, text)):
+    for row, query in enumerate(prepare_queries(model, text)):
         found = score(query, collection)
         np.testing.assert_allclose(found.total, levels.total()[row], atol=1e-3, rtol=1e-5)
 
@@ -166,7 +166,7 @@ class WideBackbone(ColourBackbone):
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of int8 instructions where this processor has them, and without."""
     if request.param == "float32":
-        monkeypatch.setattr(int8_product, "has_fast_int8", lambda: False)
+        monkeypatch.setattr(quantise, "has_fast_int8", lambda: False)
 
 
 @pytest.mark.usefixtures("product")
@@ -202,7 +202,7 @@ def bounds_hold_at_every_cut(seed: int, count: int, weight: float, kind: tuple[A
     rows = np.sort(rows) if seed % 2 else rows
     for name, unit in (("video", "video"), ("frame", "frame"), ("patch", "patch")):
         quantised = preview.quantised[unit]  # type: ignore[index]
-        words = bounds.words_of(query, name, quantised)
+        words = pruning.words_of(query, name, quantised)
         centre = kernels.centres(quantised, rows, words.vectors)
         column, mask = column_of(collection, unit)  # type: ignore[arg-type]
         products = column.take(rows).astype(np.float64) @ words.vectors.T
@@ -211,7 +211,7 @@ def bounds_hold_at_every_cut(seed: int, count: int, weight: float, kind: tuple[A
         real, sim = words.bound_over_words(largest), products.max(2)
         for need in (np.inf, real, real + 0.05, -np.inf):  # stops at once, at some cut, never
             needed = np.broadcast_to(np.float32(need), len(rows)).astype(np.float32)
-            level = bounds.LevelBound(words, preview, collection, rows, centre)
+            level = pruning.LevelBound(words, preview, collection, rows, centre)
             for cut in range(len(quantised.codes)):
                 assert (level.value >= np.minimum(real, needed) - 1e-6).all()
                 level.tighten_by_codes(needed, cut)
@@ -238,8 +238,8 @@ def test_the_largest_product_minds_masks_and_tiny_numbers() -> None:
     collection = collection_of(rng, 50, spread=1.0, copies=0)
     collection.frames.pieces[0][0] *= np.float16(1e-6)  # below the smallest normal half
     query = query_of(MODELS["ucofia"], rng, 3)
-    found = bounds.largest(query, ["frame"], collection, None)["frame"]
-    words = bounds.vectors_of(query, "frame")
+    found = pruning.largest_similarities(query, ["frame"], collection, None)["frame"]
+    words = pruning.vectors_of(query, "frame")
     product = collection.frames.pieces[0].astype(np.float64) @ words.T
     product[~collection.frame_mask] = -np.inf
     np.testing.assert_allclose(found, product.max(1), atol=1e-6)

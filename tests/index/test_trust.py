@@ -9,6 +9,7 @@ from pathlib import Path
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from fakes import BANK, COLOURS, ColourBackbone, clip, colour_model
@@ -27,7 +28,7 @@ from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.search import preview as previews, search
 from ucofia.index.storage.collection import Collection, in_memory
-from ucofia.index.storage.schema import SETTINGS_KEY, SegmentRow
+from ucofia.index.storage.schema import SETTINGS_KEY, FileIdentity, SegmentRow
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
 from ucofia.types import VideoFeatures
@@ -163,6 +164,56 @@ def test_a_row_that_is_not_finite_is_left_out_and_the_others_are_found(
     assert all(hit.confidence is not None for hit in again) and len(again) == 2
 
 
+@pytest.mark.parametrize("is_vector", [True, False])
+def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
+    is_vector: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 100)
+    monkeypatch.setattr(search, "FAST_FROM", 100)
+    index = Index.open(folder, colour_model())
+    rows = list(index._store.rows())
+    names = [FileIdentity(f"{number:03}.mp4", 1, 1, str(number)) for number in range(400)]
+    index._store.put([replace(rows[at % 3], file=file) for at, file in enumerate(names)])
+    index._store.remove([row.file.path for row in rows])
+    index.compact()
+    assert index.newest().preview is not None
+    asked = (("a red", True), ("a red", False), ("a red -a blue", True))
+    (bad, *_) = index.search("a red")
+    expected = [[hit.path for hit in index.search(t, top=6, exact=e)] for t, e in asked]
+    if is_vector:
+        at = index.newest().collection.row_of_segment[bad.segment]
+        whole = index._store._segments.to_table(columns=["patches"])
+        vectors = whole["patches"].combine_chunks().flatten().to_numpy()
+        (file,) = (folder / "segments.lance" / "data").glob("*.lance")
+        raw = bytearray(file.read_bytes())
+        begin = raw.find(vectors.tobytes())
+        assert begin > 0
+        size = len(vectors) // len(whole) * 2
+        raw[begin + at * size : begin + (at + 1) * size] = b"\xff" * size
+        file.write_bytes(raw)
+    else:
+        table = index._store.small("bias")
+        is_bad = np.array(table["id"].to_pylist()) == bad.segment
+        names_of = [name for name in table.column_names if name.startswith("bias_")]
+        for name in names_of:
+            values = np.where(is_bad, np.nan, table[name].to_numpy()).astype(np.float32)
+            table = table.set_column(table.column_names.index(name), name, pa.array(values))
+        index._store.put_small("bias", table)
+    again = Index.open(folder, colour_model())
+    with caplog.at_level(logging.WARNING):
+        for (text, exact), before in zip(asked, expected, strict=True):
+            hits = again.search(text, top=5, exact=exact)
+            others = [hit.path for hit in hits if hit.path != bad.path]
+            assert others == [path for path in before if path != bad.path][: len(others)]
+            assert len(hits) == 5 and all(np.isfinite(hit.score) for hit in hits)
+            assert len(others) == 5 or not is_vector
+    said = "scores of 1 segments are NaN; see `verify`" if is_vector else "biases of 1 segments"
+    assert said in caplog.text
+
+
 def test_a_row_that_is_not_finite_is_refused_when_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,8 +289,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_recall_is_measured_once_where_there_is_no_preview(
-    tmp_path: Path, made: Path, counted: list[int]
+    tmp_path: Path, made: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
     index = Index.create(tmp_path / "index", colour_model(CLIP_STRAIGHT), bank=BANK)
     index.add(made / "videos")
     first = index.fast_recall()
@@ -250,6 +302,7 @@ def test_recall_is_measured_once_where_there_is_no_preview(
     remote = Index.create(address, index.model, bank=BANK)
     remote.add(made / "videos")
     assert remote.fast_recall() == remote.fast_recall() == first
+    assert Index.open(address, index.model).fast_recall() == first  # another process
     assert len(counted) == 2
 
 

@@ -12,6 +12,7 @@ from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.store import Store
 
 TEXTS = ["red", "green", "blue"]
 
@@ -98,3 +99,64 @@ def test_an_index_learns_where_its_model_was_moved_to(folder: Path, tmp_path: Pa
         assert first(index.search("red")) == "red"
         if moved is there:
             here.unlink(missing_ok=True)
+
+
+def test_a_bank_that_was_set_while_another_writer_solved_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"file-object-store://{tmp_path}/remote"  # no lock
+    clip(tmp_path / "v" / "red.mp4", ["red"])
+    clip(tmp_path / "w" / "blue.mp4", ["blue"])
+    index = Index.create(place, colour_model(), bank=BANK)
+    index.add(tmp_path / "v")
+    solve, others = balance.solve_here, [f"two {text}" for text in BANK]
+
+    def beside_another(*args: Any) -> Any:
+        found = solve(*args)
+        monkeypatch.setattr(balance, "solve_here", solve)
+        Index.open(place, colour_model()).set_bank(others)
+        return found
+
+    monkeypatch.setattr(balance, "solve_here", beside_another)
+    index.add(tmp_path / "w")
+    assert index.bank_texts() == others
+    index.add(tmp_path / "w")
+    assert [hit.confidence is not None for hit in index.search("a blue")] == [True, True]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_model_that_changes_between_the_look_and_the_write_keeps_its_bank(
+    is_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"file-object-store://{tmp_path}/remote"  # no lock
+    clip(tmp_path / "v" / "red.mp4", ["red"])
+    index, other = Index.create(place, colour_model(), bank=BANK), swapped_model()
+    index.add(tmp_path / "v")
+    look, change = Store.require_same, Store.change_model
+
+    def slow(store: Store) -> None:
+        look(store)
+        monkeypatch.setattr(Store, "require_same", look)
+        Index.open(place, colour_model()).use_model(other)
+
+    def changed(store: Store, *args: str) -> Store:  # the texts are set, the model is not
+        monkeypatch.setattr(Store, "change_model", change)
+        index.set_bank(BANK)
+        return change(store, *args)
+
+    if is_late:
+        monkeypatch.setattr(Store, "change_model", changed)
+        Index.open(place, colour_model()).use_model(other)
+    else:
+        monkeypatch.setattr(Store, "require_same", slow)
+        with pytest.raises(IndexReplacedError):
+            index.set_bank(BANK)
+    expected = Index.create(tmp_path / "alone", other, bank=BANK)
+    expected.add(tmp_path / "v")
+    assert _potentials(Index.open(place, other)) == _potentials(expected)
+
+
+def _potentials(index: Index) -> dict[str, list[float]]:
+    bank = banks.read(index._store)
+    assert bank is not None and bank.is_solved
+    return {name: values.tolist() for name, values in bank.potentials.items()}

@@ -12,7 +12,7 @@ from test_shards import BANK, TEXTS, fill
 
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
-from ucofia.index.search import bounds, search
+from ucofia.index.search import pruning, search
 from ucofia.index.storage import vector_index
 
 
@@ -39,11 +39,15 @@ def test_compact_makes_it_and_fast_uses_it(index: Index, monkeypatch: pytest.Mon
         one for one in newest.store._segments.describe_indices() if one.name == "video_idx"
     ]
     assert description.num_rows_indexed == 1500 and description.field_names == ["video"]
-    for query in newest.queries(TEXTS):
+    for query in newest.prepare_queries(TEXTS):
         rows = newest._nearest(query)
         assert rows is not None and 200 <= len(rows) <= 800 and (np.diff(rows) > 0).all()
-        (name,) = bounds.names_of(query, ["video"])
-        products = bounds.largest(query, [name], newest.collection, None)[name].amax(1).numpy()
+        (name,) = query.names_of(["video"])
+        products = (
+            pruning.largest_similarities(query, [name], newest.collection, None)[name]
+            .amax(1)
+            .numpy()
+        )
         best = np.argsort(-products)[:200]
         assert len(np.intersect1d(best, rows)) >= 0.6 * len(best)  # Lance trains by chance
     looked: list[int] = []
@@ -69,7 +73,7 @@ def test_rows_that_came_or_went_since(index: Index) -> None:
     newest = index.newest()
     paths = [segment.path for segment in newest.collection.segments]
     seen: set[str] = set()
-    for query in newest.queries(TEXTS):
+    for query in newest.prepare_queries(TEXTS):
         rows = newest._nearest_rows(query)
         assert rows is not None
         seen |= {paths[row] for row in rows.tolist()}

@@ -17,8 +17,9 @@ import filelock
 import lance
 import pytest
 from fakes import BANK, clip, colour_model
+from lance.file import LanceFileReader
 
-from ucofia.errors import FileWriteError, IndexBusyError, IndexExistsError
+from ucofia.errors import FileWriteError, ForeignFolderError, IndexBusyError, IndexExistsError
 from ucofia.index import discover, ingest
 from ucofia.index.index import Index
 from ucofia.index.results import export
@@ -201,6 +202,60 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
     assert made.bank_texts() == BANK[:3]
 
 
+def test_two_creators_without_a_lock_make_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", none)
+    place, write = tmp_path / "index", location.write_lance
+    seconds: list[Index] = []
+
+    def beside_another(table: Any, where: str, mode: str) -> Any:
+        made = write(table, where, mode)
+        if not seconds:
+            monkeypatch.setattr(location, "write_lance", write)
+            with pytest.raises((IndexExistsError, ForeignFolderError)):
+                seconds.append(Index.create(place, colour_model(), bank=["mine"]))
+        return made
+
+    monkeypatch.setattr(location, "write_lance", beside_another)
+    first = Index.create(place, colour_model(), bank=BANK)
+    assert first.bank_texts() == Index.open(place, colour_model()).bank_texts() == BANK
+    assert first.verify() == [] and not seconds
+    (place / ".unfinished").touch()  # a creator's who had a lock, and may be busy
+    with pytest.raises(ForeignFolderError):
+        Index.create(place, colour_model())
+
+
+@pytest.mark.parametrize("scheme", ["", "file-object-store://"])
+def test_a_creator_who_is_late_leaves_the_index_that_came_first(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", none)
+    place, write = f"{scheme}{tmp_path}/index", location.write_fragments
+    firsts: list[Index] = []
+
+    def slow(*args: Any, **options: Any) -> Any:
+        written = write(*args, **options)  # it has looked, and found nothing there
+        if not firsts:
+            monkeypatch.setattr(location, "write_fragments", write)
+            firsts.append(Index.create(place, colour_model(), bank=BANK))
+            firsts[0].add(made / "videos")
+        return written
+
+    monkeypatch.setattr(location, "write_fragments", slow)
+    with pytest.raises(IndexExistsError):
+        Index.create(place, colour_model(), bank=["mine"])
+    left = Index.open(place, colour_model())
+    assert left.settings.id == firsts[0].settings.id
+    assert len(left) == 3 and left.bank_texts() == BANK
+
+
 def test_an_object_store_has_no_folder_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +359,7 @@ def test_one_add_reads_the_bank_once_and_builds_one_collection(
     clip(tmp_path / "more" / "white.mp4", ["white"], seconds_each=0.5)
     index = Index.open(folder, colour_model())
     seen: list[str] = []
-    small, collection = Store.small, Store.collection
+    small, collection = Store.small_at_version, Store.collection
 
     def read(opened: Store, name: str) -> Any:
         seen.append(name)
@@ -314,7 +369,7 @@ def test_one_add_reads_the_bank_once_and_builds_one_collection(
         seen.append("collection")
         return collection(opened)
 
-    monkeypatch.setattr(Store, "small", read)
+    monkeypatch.setattr(Store, "small_at_version", read)
     monkeypatch.setattr(Store, "collection", built)
     index.add(tmp_path / "more")
     assert [seen.count(name) for name in ("bank", "bias", "collection")] == [1, 1, 1]
@@ -352,10 +407,31 @@ def test_pages_described_in_other_words_are_read_instead(
     assert Index.open(folder, colour_model()).search("green") == expected
 
 
+def test_a_page_whose_rows_are_shorter_than_the_schema_says_is_read_instead(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Store.open(folder)
+    where = (opened._segments, opened._fragments_seen(), location.table_path(opened.path))
+    column = ("patches", opened.settings.width)
+    assert vectors.local_arrays(*where, *column) is not None
+
+    def halved(path: str) -> Any:
+        from types import SimpleNamespace as Plain
+
+        def half(page: Any) -> Any:
+            buffers = [Plain(position=b.position, size=b.size // 2) for b in page.buffers]
+            return Plain(encoding=page.encoding, buffers=buffers)
+
+        columns = LanceFileReader(path).metadata().columns
+        pages = [Plain(pages=[half(page) for page in column.pages]) for column in columns]
+        return Plain(metadata=lambda: Plain(columns=pages))
+
+    monkeypatch.setattr(vectors, "LanceFileReader", halved)
+    assert vectors.local_arrays(*where, *column) is None
+
+
 def _described(encoding: str) -> Any:
     from types import SimpleNamespace as Plain
-
-    from lance.file import LanceFileReader
 
     def reader(path: str) -> Any:
         columns = LanceFileReader(path).metadata().columns

@@ -330,12 +330,14 @@ def test_filters_choose_and_can_be_cleared(visit: Callable[..., Page]) -> None:
 
 def test_what_matches_nothing_says_so(visit: Callable[..., Page]) -> None:
     page = visit("/?q=quarterly tax return")
-    page.wait_for_selector("#summary:has-text('No match in 4 videos.')")
-    assert page.locator("#results .card").count() == 0
-    assert page.inner_text("#rest-title") == "These come closest"
-    assert page.locator("#rest-results .card").count() == 4
-    words = page.locator("#rest-results .word-match").all_inner_texts()
-    assert set(words) <= {"Maybe"}  # "no match" is said once, above
+    page.wait_for_selector("#summary:has-text('match in 4 videos.')")
+    maybe = page.locator("#results .card").count()
+    assert page.inner_text("#summary").startswith("No clear match" if maybe else "No match")
+    assert set(page.locator("#results .word-match").all_inner_texts()) <= {"Maybe"}
+    assert page.locator("#rest-results .card").count() == 4 - maybe
+    assert page.locator("#rest-results .word-match").count() == 0  # it is said once, above
+    assert not page.locator("#rest-results .card").first.is_visible()
+    page.click("#rest summary")
     assert page.locator("#rest-results .card").first.is_visible()
 
 

@@ -14,7 +14,9 @@ from ucofia.index.index import Index
 from ucofia.index.results.similar import _clips
 from ucofia.serve.app import create_app
 from ucofia.serve.engine import Engine
+from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
+from ucofia.serve.jobs import Jobs
 
 HERE = "http://127.0.0.1:8642"
 
@@ -65,7 +67,13 @@ def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:
     with TestClient(create_app(index), base_url=HERE) as client:
         for at in (0, 3, 6, 9, len(hits) - 1):
             least = hits[ranks[at]].confidence
-            expected = [hit.path for hit in hits if (hit.confidence or 0) >= (least or 0)]
+            sure = [hit for hit in hits if (hit.confidence or 0) >= (least or 0)]
+            # Every page has its matches first.
+            expected = [
+                hit.path
+                for start in range(0, len(sure), 3)
+                for hit in sorted(sure[start : start + 3], key=lambda hit: hit.is_match is False)
+            ]
             pages, offset = [], 0
             while offset is not None:
                 asked = {"text": "red", "top": 3, "offset": offset, "min_confidence": least}
@@ -129,3 +137,20 @@ def test_one_answer_is_of_one_model(index: Index, monkeypatch: pytest.MonkeyPatc
     assert engine.describe_clip(clips, ["red", "blue"], top=1)[0].text == "red"
     engine.refresh()
     assert engine.describe_clip(clips, ["red", "blue"], top=1)[0].text == "blue"
+
+
+def test_a_job_adds_with_the_model_that_the_index_has_by_now(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, other = IndexHandle(index), swapped_model()
+    handle.refresh()
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: other)
+    other.source = "swapped"
+    Index.open(index.path, colour_model()).use_model(other)
+    clip(tmp_path / "videos" / "white.mp4", ["white"])
+    jobs = Jobs(handle, Files((tmp_path / "videos",)))
+    jobs.start([])
+    assert jobs._thread is not None
+    jobs._thread.join()
+    assert jobs.state is not None
+    assert (jobs.state.state, jobs.state.message) == ("done", "1 new, 3 known, 0 failed")

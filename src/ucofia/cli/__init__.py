@@ -36,7 +36,7 @@ from ucofia.cli import (
     train as train,
 )
 from ucofia.cli.app import add_panels, app
-from ucofia.cli.console import print_message, printable
+from ucofia.cli.console import CLEAR_LINE, print_message, printable
 from ucofia.errors import UCoFiAError, UCoFiAWarning
 
 add_panels()
@@ -44,6 +44,7 @@ add_panels()
 # Every complaint about the arguments derives from this one, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
+RETRY_SECONDS = 0.05  # between two looks whether an import has ended
 SHOW_CURSOR = "\x1b[?25h"
 INTERRUPTED_TEXT = "ucofia: interrupted; what was finished is kept."
 GENERAL = ("-v", "-vv", "--verbose", "--debug")
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return _failed(f"{where}{error.strerror or error}", "--debug" in general)
     except _UsageError as error:
-        error.message = printable(error.message)  # type: ignore[attr-defined]
+        error.message = printable(_explained(error.message))  # type: ignore[attr-defined]
         error.show()  # type: ignore[attr-defined]
         return 2
     except (KeyboardInterrupt, typer.Abort):
@@ -87,17 +88,25 @@ def _interruptible_imports() -> Iterator[None]:
     """Let Ctrl-C end the process at once while a module is being imported.
 
     Libraries that are interrupted while they set themselves up swallow the exception, or abort.
+    While files are added, Ctrl-C waits for the end of the import: what is encoded is committed.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        at = frame
+        at, is_importing, is_adding = frame, False, False
         while at is not None:
-            if at.f_code.co_filename.startswith("<frozen importlib"):
-                shown = SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
-                os.write(2, f"{shown}{INTERRUPTED_TEXT}\n".encode())
-                os._exit(INTERRUPTED)
+            is_importing |= at.f_code.co_filename.startswith("<frozen importlib")
+            is_adding |= at.f_globals.get("__name__") == "ucofia.index.ingest"
             at = at.f_back
-        signal.default_int_handler(number, frame)
+        if not is_importing:
+            signal.default_int_handler(number, frame)
+        elif is_adding:
+            again = threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        else:
+            shown = CLEAR_LINE + SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
+            os.write(2, f"{shown}{INTERRUPTED_TEXT}\n".encode())
+            os._exit(INTERRUPTED)
 
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -115,6 +124,14 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     end = argv.index("--") if "--" in argv else len(argv)
     general = [word for word in argv[:end] if word in GENERAL]
     return general, [word for word in argv[:end] if word not in GENERAL] + list(argv[end:])
+
+
+def _explained(message: str) -> str:
+    """Say what to do about words that a verb does not take: most often quotes are missing."""
+    if not message.startswith("Got unexpected extra argument"):
+        return message
+    words = message.partition(" (")[2].removesuffix(")")
+    return f"{words!r} is one too many. Texts and names with spaces stand in quotes."
 
 
 def _failed(message: str, with_traceback: bool) -> int:

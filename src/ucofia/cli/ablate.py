@@ -1,8 +1,8 @@
 """`ucofia ablate`: the paper's ablation tables, run here."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,8 @@ from ucofia.cli.options import (
     RateOption,
     TokensOption,
     changed_recipe,
+    part_rates,
+    require_tokens,
 )
 from ucofia.errors import SettingError
 
@@ -86,7 +88,9 @@ def ablate(
 
     Example: ucofia ablate msvd --data ~/msvd --tokens ~/msvd-tokens --backbone ~/runs/lit
     """
-    from ucofia.research.ablate import table
+    on_tokens = None if dataset == DRAWN else _on_tokens(dataset, data, tokens, backbone)
+    part_rates(rate or ())
+    from ucofia.research.ablate import table  # costs torch
     from ucofia.research.ablate.job import Job
     from ucofia.research.ablate.rows import chosen
 
@@ -103,16 +107,12 @@ def ablate(
     )
     with console.progress_bar(quiet=json) as progress:
         setup: Setup
-        if dataset == DRAWN:
+        if on_tokens is None:
             from ucofia.research.ablate.shapes_setup import ShapesSetup
 
             setup = ShapesSetup(out / "work", progress=progress)
         else:
-            setup = replace(
-                _on_tokens(dataset, data, tokens, backbone, changed, candidates),
-                bank=bank_limit,
-                precision=precision,
-            )
+            setup = on_tokens(changed, candidates, bank=bank_limit, precision=precision)
         job = Job(out / "results", out / "work", setup, progress=progress)
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
@@ -141,31 +141,40 @@ def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] 
 
 
 def _on_tokens(
-    name: str,
-    data: Path | None,
-    tokens: Path | None,
-    backbone: str | None,
-    changed: "Callable[[TrainConfig], TrainConfig]",
-    candidates: int | None,
-) -> "TokensSetup":
+    name: str, data: Path | None, tokens: Path | None, backbone: str | None
+) -> "Callable[..., TokensSetup]":
+    """Open what an ablation on tokens needs; what is wrong is told before torch is loaded."""
     from ucofia.datasets.registry import open_data
-    from ucofia.datasets.token_cache import open_tokens
+    from ucofia.model_names import require_model_name
     from ucofia.presets import PRESETS
-    from ucofia.research.ablate.tokens_setup import TokensSetup
 
     opened = open_data(name, data)
     if tokens is None or backbone is None:
         missing = "tokens" if tokens is None else "backbone"
         rule = f"an ablation on {name} needs stored tokens and towers to start from"
         raise SettingError(missing, None, f"{rule}; see: ucofia data tokens --help")
+    require_tokens(tokens)
+    is_one = os.path.exists(os.path.expanduser(backbone))
+    for tower in [backbone] if is_one else backbone.split("+"):
+        require_model_name(tower)
     preset = PRESETS.get(f"ucofia-{name}", PRESETS["ucofia"])
-    stored = open_tokens(tokens)
-    frames = min(preset.model.frames, stored.settings.frames)
-    return TokensSetup(
-        name=name,
-        dataset=opened.dataset,
-        tokens=stored,
-        backbone=backbone,
-        recipe=changed(preset.train),
-        changes={"frames": frames, "candidates": candidates},
-    )
+
+    def setup(
+        changed: "Callable[[TrainConfig], TrainConfig]", candidates: int | None, **others: Any
+    ) -> "TokensSetup":
+        from ucofia.datasets.token_cache import open_tokens
+        from ucofia.research.ablate.tokens_setup import TokensSetup
+
+        stored = open_tokens(tokens)
+        frames = min(preset.model.frames, stored.settings.frames)
+        return TokensSetup(
+            name=name,
+            dataset=opened.dataset,
+            tokens=stored,
+            backbone=backbone,
+            recipe=changed(preset.train),
+            changes={"frames": frames, "candidates": candidates},
+            **others,
+        )
+
+    return setup

@@ -76,7 +76,7 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
     import torch
 
     from ucofia.index import encode_segments
-    from ucofia.index.search.scoring import queries, score
+    from ucofia.index.search.scoring import prepare_queries, score
     from ucofia.index.storage.collection import in_memory
     from ucofia.video.write_video import write_mp4
 
@@ -92,7 +92,7 @@ def _measured(model: "Model", repeats: int) -> dict[str, float]:
             )
             found[f"encode_{kind}_segment_seconds"] = encode
         read, text = _median(lambda: model.encode_text(model.tokenize([TEXT])), 3 * repeats)
-        (query,) = queries(model, text)
+        (query,) = prepare_queries(model, text)
         gallery = in_memory(video[torch.zeros(SCORED_SEGMENTS, dtype=torch.long)])
         everything = np.arange(SCORED_SEGMENTS)
         rank, _ = _median(lambda: score(query, gallery, everything), repeats)

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
 
 if TYPE_CHECKING:
     from ucofia.index.results.hits import Hit
-    from ucofia.types import Progress
+    from ucofia.progress import Progress
 
 NO_MATCH = 3
+CLEAR_LINE = "\r\x1b[K"
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
 PACE_STEPS = 30  # of which the time left is estimated: what was skipped at first says nothing
 
@@ -147,13 +148,29 @@ def as_json(value: Any) -> str:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
+def loading(what: str = "loading the model") -> Iterator[None]:
+    """Show on a terminal what is waited for, until it is there; libraries take seconds to load."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.write(f"{what} ...")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write(CLEAR_LINE)
+        sys.stderr.flush()
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Progress | None]":
     """Draw a bar per stage, with the time left; a line now and then without a terminal."""
     if quiet:
         yield None
         return
+    written: Callable[[int], str] = size_text if in_bytes else str
     if not sys.stderr.isatty():
-        yield _plain_progress()
+        yield _plain_progress(written)
         return
     from rich import progress as bars
     from rich.console import Console
@@ -180,14 +197,25 @@ def progress_bar(*, quiet: bool = False) -> "Iterator[Progress | None]":
                 description=what,
                 completed=done,
                 total=total,
-                count=f"{done}/{total}" if total else "",
+                count=f"{written(done)}/{written(total)}" if total else "",
                 left=paces[stage].left(done, total),
             )
 
         yield report
 
 
-def _plain_progress() -> "Progress":
+def size_text(count: int) -> str:
+    """Write a number of bytes as people read it.
+
+    >>> size_text(0), size_text(83_506_384), size_text(2_687_186), size_text(3_200_000_000)
+    ('0 MB', '84 MB', '2.7 MB', '3.2 GB')
+    """
+    if count >= 10**9:
+        return f"{count / 10**9:.1f} GB"
+    return f"{count / 10**6:.{1 if 0 < count < 10**7 else 0}f} MB"
+
+
+def _plain_progress(written: Callable[[int], str]) -> "Progress":
     """Print a line of progress now and then, where there is no terminal."""
     printed_at = time.monotonic()
     paces: dict[str, Pace] = {}
@@ -197,7 +225,9 @@ def _plain_progress() -> "Progress":
         left = paces.setdefault(what.split()[0], Pace()).left(done, total)
         if time.monotonic() - printed_at >= PLAIN_SECONDS:
             printed_at = time.monotonic()
-            counted = f": {done} of {total}" if total else f": {done}" if done else " ..."
+            counted = f": {written(done)}" if done else " ..."
+            if total:
+                counted = f": {written(done)} of {written(total)}"
             print_message(what + counted + (left and f", {left}"))
 
     return report

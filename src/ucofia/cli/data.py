@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ucofia.datasets.frame_cache import CacheReport
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
-    from ucofia.types import Progress
+    from ucofia.progress import Progress
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True

@@ -21,6 +21,7 @@ from ucofia.cli.options import (
     SplitOption,
     TokensOption,
     WorkersOption,
+    require_tokens,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation
     from ucofia.evaluate.gallery import EvaluationEngine
     from ucofia.model import Model
-    from ucofia.types import Progress
+    from ucofia.progress import Progress
 
 BankSplitOption = Annotated[
     Literal["train", "val", "test", "none"],
@@ -63,8 +64,13 @@ def evaluate(
 
     Example: ucofia eval msrvtt --data ~/msrvtt --model ~/runs/first
     """
-    from ucofia import checkpoint
     from ucofia.datasets.registry import open_data
+    from ucofia.model_names import require_model_name
+
+    require_model_name(model)
+    require_tokens(tokens)
+    opened = open_data(dataset, data)
+    from ucofia import checkpoint  # costs torch
     from ucofia.evaluate import benchmark as evaluation
 
     options = evaluation.EvaluateOptions(
@@ -74,7 +80,6 @@ def evaluate(
         batch=batch,
         workers=workers,
     )
-    opened = open_data(dataset, data)
     loaded = checkpoint.load(model, device=device)
     with console.progress_bar(quiet=json) as progress:
         known, frames, options = with_frames(

@@ -1,7 +1,7 @@
 """Verbs that make and maintain an index: index, info, remove, verify, compact, export."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -16,11 +16,13 @@ from ucofia.cli.console import (
     index_for,
     index_here,
     lines,
+    loading,
     print_message,
     progress_bar,
     remember_index,
     show,
     show_json,
+    size_text,
 )
 from ucofia.cli.options import (
     ClusterOption,
@@ -30,21 +32,26 @@ from ucofia.cli.options import (
     LockTimeoutOption,
     TopOption,
 )
+from ucofia.cli.search import answer
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
     IndexBusyError,
     IndexReplacedError,
     IndexWriteError,
+    NoIndexError,
     NoVideosError,
     SettingError,
     UnreachableIndexError,
     UnreadableVideoError,
 )
+from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
     from ucofia.index.failures import Failure
     from ucofia.index.index import Index
+    from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
+    from ucofia.index.results.hits import Hit
     from ucofia.video.sample import Segment
 
 
@@ -158,9 +165,11 @@ def index_command(
             if last is None:
                 raise
             print_message(f"ucofia: {error}", "going on with the index that is there now")
-            opened = opened.reopened()
+            with suppress(NoIndexError):  # deleted again: the next look says so
+                opened = opened.reopened()
             continue
         except (
+            NoIndexError,
             UnreadableVideoError,
             UnreachableIndexError,
             IndexWriteError,
@@ -190,16 +199,40 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
     from ucofia.index.info import info as count  # not the whole Index, which costs torch
     from ucofia.index.storage.store import Store
 
-    facts = count(Store.open(index_here(index))).to_dict()
+    facts = count(Store.open(index_here(index)))
     if json:
-        show_json(facts)
+        show_json(facts.to_dict())
         return 0
-    failures = facts.pop("failures")
-    for name, value in facts.items():
-        show(f"{name.replace('_', ' '):<20} {value}")
-    for path, reason in failures.items():
+    for name, value in _described(facts):
+        show(f"{name:<10}  {value}")
+    for path, reason in facts.failures.items():
         show(f"failed: {path}: {reason}")
     return 0
+
+
+def _described(facts: "IndexInfo") -> Iterator[tuple[str, str]]:
+    """What an index holds, in words; every number is in --json."""
+    size = "" if facts.size_bytes is None else f" ({_size(facts.size_bytes)})"
+    yield "index", f"{facts.index}{size}"
+    length = format_timecode(facts.seconds_of_video)
+    yield "videos", f"{facts.videos:,}, {length} in all; {facts.segments:,} segments"
+    if facts.failed_files:
+        yield "failed", f"{facts.failed_files:,} files, listed below"
+    yield "model", f"{facts.model or 'without a name'} ({facts.fingerprint})"
+    bank = f"a bank of {facts.bank_texts:,} texts" if facts.bank_texts else "no bank of texts"
+    sure = "hits have a confidence" if facts.has_confidence else "hits have no confidence"
+    yield "confidence", f"{sure}: {bank}"
+    yield "cut", f"{facts.segment}" + (" s" if isinstance(facts.segment, float) else "")
+    yield "storage", f"format {facts.format}, version {facts.version}, {facts.fragments} fragments"
+    if facts.pending_parts:
+        parts = f"{facts.pending_files} files in {facts.pending_parts} parts of a cluster's run"
+        yield "pending", f"{parts}; the next `ucofia index` of them commits these"
+    if facts.balancing_is_due:
+        yield "due", "much has changed since scores were balanced: ucofia compact"
+
+
+def _size(count: int | None) -> str:
+    return "unknown size" if count is None else size_text(count)
 
 
 @app.command()
@@ -210,9 +243,15 @@ def remove(
     json: JsonOption = False,
 ) -> int:
     """Take videos out of an index. The files themselves stay untouched."""
-    from ucofia.index.index import Index
+    place = index_here(index, or_last=False)
+    from ucofia.index.storage.location import where
+    from ucofia.index.storage.store import Store
 
-    opened = Index.open(index_here(index, or_last=False))
+    Store.open(place).files_below([where(path) for path in paths])
+    with loading("opening the index"):
+        from ucofia.index.index import Index  # costs torch
+
+        opened = Index.open(place)
     with progress_bar(quiet=json) as progress:
         count = opened.remove(paths, lock_timeout=lock_timeout, progress=progress)
     show_json({"removed": count}) if json else show(f"{count} removed")
@@ -222,9 +261,11 @@ def remove(
 @app.command()
 def verify(index: IndexOption = None, json: JsonOption = False) -> int:
     """Read the whole index and compare it with its checksums. Ends with code 1 on damage."""
-    from ucofia.index.index import Index
+    place = index_here(index)
+    with loading("opening the index"):
+        from ucofia.index.index import Index  # costs torch
 
-    opened = Index.open(index_here(index))
+        opened = Index.open(place)
     damage = opened.verify()
     if json:
         show_json({"segments": len(opened), "damage": damage})
@@ -238,15 +279,17 @@ def compact(
     index: IndexOption = None, lock_timeout: LockTimeoutOption = None, json: JsonOption = False
 ) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
-    from ucofia.index.index import Index
+    place = index_here(index, or_last=False)
+    with loading("opening the index"):
+        from ucofia.index.index import Index  # costs torch
 
-    opened = Index.open(index_here(index, or_last=False))
+        opened = Index.open(place)
     before = opened.info().size_bytes
     with progress_bar(quiet=json) as progress:
         opened.compact(lock_timeout=lock_timeout, progress=progress)
     after = opened.info().size_bytes
     sizes = {"before_bytes": before, "after_bytes": after}
-    show_json(sizes) if json else show(f"{before} -> {after} bytes")
+    show_json(sizes) if json else show(f"{_size(before)} -> {_size(after)}")
     return 0
 
 
@@ -257,38 +300,62 @@ def export(
     text: Annotated[str | None, typer.Option(help="Write clips of what this text finds.")] = None,
     top: TopOption = 5,
     seconds: Annotated[float, typer.Option(help="Length of a clip, at most 60.")] = 6.0,
+    complete: Annotated[
+        bool, typer.Option("--all", help="Also clips of what is called no match.", metavar="")
+    ] = False,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
-    """Write the index as a table, or clips around the best second of a text's hits.
+    """Write the index as a table, or clips around the best second of a text's matches.
 
     Clips are videos too: write them outside the folders that are indexed. Ends with code 3 when
-    nothing matches; the clips are then of what comes nearest.
+    nothing matches; then there are clips only with --all.
 
     Examples: ucofia export index.csv; ucofia export ~/clips --text "a dog jumps"
     """
-    from ucofia.index.index import Index
-    from ucofia.index.results.export import cut
+    if not 0 < seconds <= 60:
+        raise SettingError("seconds", seconds, "a clip is more than 0 and at most 60 s long")
+    where = index_here(index)
+    with loading():
+        from ucofia.index.index import Index  # costs torch
+        from ucofia.index.results.export import cut
+        from ucofia.index.results.hits import Filters
 
-    opened = Index.open(index_here(index), device=device)
+        opened = Index.open(where, device=device)
     if text is None:
         rows = opened.export(out)
         show_json({"rows": rows, "out": str(out)}) if json else show(f"{rows} rows in {out}")
         return 0
-    hits = opened.search(text, top=top)
-    clips = [str(cut(hit, out, seconds=seconds)) for hit in hits]
+    newest = opened.newest()
+
+    def ask(texts: Sequence[str], count: int) -> "list[list[Hit]]":
+        return newest.search_many(texts, top=count, exact=True, grouped=True, filters=Filters())
+
+    (found,) = answer(newest, [text], top, ask)
+    hits = [one.hit for one in found]
+    code = exit_code(hits, is_empty=not len(opened))
+    kept = [hit for hit in hits if complete or hit.is_match is not False]
+    if len(kept) < len(hits):
+        left = (
+            "left out: 1 video"
+            if len(hits) - len(kept) == 1
+            else f"left out: {len(hits) - len(kept)} videos"
+        )
+        print_message(f"{left} that may not match; --all writes clips of them too")
+    clips = [str(cut(hit, out, seconds=seconds)) for hit in kept]
     show_json(clips) if json else show(*clips)
-    return exit_code(hits, is_empty=not len(opened))
+    return code
 
 
 def _opened(
     where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
 ) -> "Index":
     """Open an index, or make a new one; of folders without videos, none is made."""
-    from ucofia.errors import IndexExistsError
-    from ucofia.index.discover import find
-    from ucofia.index.index import Index
-    from ucofia.index.storage.location import exists
+    with loading():
+        from ucofia.errors import IndexExistsError
+        from ucofia.index.discover import find
+        from ucofia.index.index import Index  # costs torch
+        from ucofia.index.storage.location import exists
 
     if not exists(where):
         cutting, name = _segment(segment or "auto"), model or "starter"
@@ -296,9 +363,9 @@ def _opened(
         # `search` would take an index of nothing for the last one that was made.
         if of is not None and next(find(of), None) is None:
             raise NoVideosError(of)
-        print_message(f"loading the model {name}")
         with suppress(IndexExistsError):  # another process may be quicker
-            made = Index.create(where, name, segment=cutting, device=device)
+            with loading(f"loading the model {name}"):
+                made = Index.create(where, name, segment=cutting, device=device)
             print_message(f"made a new index in {where}")
             return made
     opened = Index.open(where, device=device)
@@ -340,7 +407,8 @@ def _print_report(report: "AddReport", opened: "Index", last: "AddReport | None"
         "removed": report.removed,
         "failed": len(report.failed),
     }
-    show(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no videos")
+    done = [f"{count} {name}" for name, count in counts.items() if count]
+    show(", ".join(done) or "no videos")
     for failure in _new_failures(report, last):
         again = " (as before; not tried again)" if failure.is_known else ""
         print_message(f"  failed: {failure.path}: {failure.reason}{again}")
@@ -349,6 +417,8 @@ def _print_report(report: "AddReport", opened: "Index", last: "AddReport | None"
     if report.missing:
         what = f"{len(report.missing)} files are away, perhaps with their disk"
         print_message(f"  {what}; forget them with --prune")
+    print_message(f"  {len(opened)} segments in {opened.path}")
     spent = ", ".join(f"{name} {value:.1f}" for name, value in report.spent.items())
-    took = f"{report.seconds:.1f} s" + (f" ({spent})" if spent else "")
-    print_message(f"  {len(opened)} segments in {opened.path}, {took}")
+    print_message(f"  took {report.seconds:.1f} s" + (f": {spent}" if spent else ""))
+    if last is None and report.added and len(done) == 1:
+        print_message('next: ucofia search "a dog", or ucofia serve --open')

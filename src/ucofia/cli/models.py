@@ -8,6 +8,7 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import show, show_json
 from ucofia.cli.options import JsonOption
+from ucofia.errors import SettingError
 
 
 @app.command("models")
@@ -15,8 +16,8 @@ def models(json: JsonOption = False) -> int:
     """List all that can be loaded (models and backbones), and the presets that can be trained."""
     from dataclasses import asdict
 
-    from ucofia import starter_parts
     from ucofia.encode.families import MODEL_TYPES, installed
+    from ucofia.model_names import STARTERS, WITH_CLIP
     from ucofia.presets import BACKBONES, PRESETS
 
     packages = {
@@ -28,7 +29,7 @@ def models(json: JsonOption = False) -> int:
             "presets": {name: asdict(preset) for name, preset in PRESETS.items()},
             "backbones": {name: asdict(info) for name, info in BACKBONES.items()},
             "installed": packages,
-            "models": [*starter_parts.NAMES, *BACKBONES, *packages],
+            "models": [*STARTERS, *BACKBONES, *packages],
             "families": sorted(MODEL_TYPES.values()),
         }
         show_json(listed)
@@ -36,7 +37,7 @@ def models(json: JsonOption = False) -> int:
     show("models: load one by name")
     show(f"  {'starter':20} {'':>6}  {'':12} arrives with packages, no hub; see docs/starter.md")
     joined = "the same frames, read by CLIP's own text tower; made by `ucofia setup --clip`"
-    show(f"  {starter_parts.WITH_CLIP:20} {'':>6}  {'':12} {joined}")
+    show(f"  {WITH_CLIP:20} {'':>6}  {'':12} {joined}")
     for name, package in packages.items():
         show(f"  {name:20} {'':>6}  {'':12} of the installed package {package}")
     for name, info in BACKBONES.items():
@@ -108,10 +109,16 @@ def convert(
 
     Example: ucofia convert ViT-B-32.pt --out ~/models/vit-b32
     """
-    from ucofia.checkpoint import load, save
+    from ucofia.model_names import require_model_name
     from ucofia.presets import preset as preset_named
 
-    model = load(checkpoint, config=preset_named(preset).model if preset else None)
+    require_model_name(checkpoint)
+    if out.is_file():
+        raise SettingError("out", str(out), "it must be a folder, and is a file")
+    config = preset_named(preset).model if preset else None
+    from ucofia.checkpoint import load, save  # costs torch
+
+    model = load(checkpoint, config=config)
     save(model, out)
     parameters = sum(p.numel() for p in model.parameters())
     levels = [level.name for level in model.config.levels]

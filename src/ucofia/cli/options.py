@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ucofia.errors import SettingError
+
 if TYPE_CHECKING:
     from ucofia.config import TrainConfig
 
@@ -100,6 +102,13 @@ EncoderRateOption = Annotated[
 HeadRateOption = Annotated[
     float | None, typer.Option(help="Learning rate of the rest. Default: the preset's.", min=0)
 ]
+
+
+def require_tokens(tokens: Path | None) -> None:
+    """Refuse a folder of tokens that is not there, before anything heavy is loaded."""
+    if tokens is not None and not tokens.is_dir():
+        rule = "it must be a folder that `ucofia data tokens` wrote"
+        raise SettingError("tokens", str(tokens), rule)
 
 
 def changed_recipe(

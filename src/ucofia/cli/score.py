@@ -78,7 +78,7 @@ def score(
     """
     from ucofia.evaluate import paper_tables
     from ucofia.evaluate.matrix_files import load_levels, load_truth
-    from ucofia.evaluate.matrix_report import Settings, score_matrix
+    from ucofia.evaluate.matrix_report import MatrixSettings, score_matrix
 
     given: dict[Direction, Path | None] = {"t2v": bank, "v2t": bank_v2t}
     usual = [NormaliseChoice.NONE, *([NormaliseChoice.SINKHORN] if any(given.values()) else [])]
@@ -88,7 +88,7 @@ def score(
         truth=None if truth is None else load_truth(truth),
         banks={d: load_levels(path) for d, path in given.items() if path is not None},
         other=None if compare is None else load_levels(compare),
-        settings=Settings(
+        settings=MatrixSettings(
             normalise=kinds, temperature=temperature, iterations=iterations, start=start, at=depths
         ),
     )

@@ -1,5 +1,6 @@
 """Verbs that query an index: search, describe, similar."""
 
+import os
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from ucofia.cli.console import (
     exit_code,
     index_here,
     lines,
+    loading,
     print_message,
     show,
     show_json,
@@ -44,6 +46,7 @@ FIRST_DAY = datetime(1971, 1, 1)
 NAMED = 3  # of videos that are nearly the same
 HINTED = 10  # texts; more hints than that are not printed
 FEWEST = 3  # hits that are printed, however unlikely
+ONLY_AN_ORDER = "best first; this is only an order, the first need not fit"
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
     list[str] | None,
@@ -82,7 +85,9 @@ QueriesOption = Annotated[
 
 @app.command()
 def search(
-    text: Annotated[str | None, typer.Argument(help="What to look for, in words.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="What to look for, in words.", metavar="TEXT")
+    ] = None,
     also: AndOption = None,
     without: NotOption = None,
     index: IndexOption = None,
@@ -105,15 +110,17 @@ def search(
 
     Example: ucofia search "a beach" --and "a sunset" --not people
     """
+    text = _joined(words)
     texts = _texts(text, queries, also or without)
     _require_kind(explain)
     where = index_here(index)
-    from ucofia.index.index import Index  # costs torch
+    with loading():
+        from ucofia.index.index import Index  # costs torch
 
-    asked = [_question(one, also or [], without or []) for one in texts]
-    filters = filters_from_options(under, min_seconds, max_seconds, since)
-    opened = Index.open(where, device=device)
-    newest = opened.newest()
+        asked = [_question(one, also or [], without or []) for one in texts]
+        filters = filters_from_options(under, min_seconds, max_seconds, since)
+        opened = Index.open(where, device=device)
+        newest = opened.newest()
 
     def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
         return newest.search_many(
@@ -127,7 +134,7 @@ def search(
 
     if text and not also and not without and not asked[0].is_plain:
         print_message(f"looking for: {asked[0]}")
-    answers = _shown(newest, asked, top, ask)
+    answers = answer(newest, asked, top, ask)
     code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
     _print(texts if queries else None, answers, json=json, complete=complete)
     for question in asked[:HINTED]:
@@ -155,19 +162,31 @@ def describe(
 ) -> int:
     """Find the words that fit a video, from a file of texts or from the bank.
 
+    Texts of a video of the index are called what a search for them would call the video. For
+    other files they are only an order: something always comes first.
+
     Example: ucofia describe beach.mp4
     """
-    where = index_here(index)
-    from ucofia.index.index import Index  # costs torch
-
-    opened = Index.open(where, device=device)
     chosen = None if texts is None else lines(texts)
-    hits = opened.describe(video, chosen, top=top)
+    where = index_here(index)
+    with loading():
+        from ucofia.index.index import Index  # costs torch
+
+        opened = Index.open(where, device=device)
+        hits = opened.describe(video, chosen, top=top)
+    from ucofia.index.calibration.confidence import match_word
+    from ucofia.index.results.deduplicate import matches_first
+
+    hits = matches_first(hits)
+    words = [match_word(hit.confidence, hit.is_match) for hit in hits]
     if json:
-        show_json(hits)
+        pairs = zip(hits, words, strict=True)
+        show_json([vars(hit) | {"match": word} for hit, word in pairs])
         return 0
-    for number, hit in enumerate(hits, 1):
-        show(f"{number:>3}  {hit.text}")
+    for number, (hit, word) in enumerate(zip(hits, words, strict=True), 1):
+        show(f"{number:>3}  {f'{word:<12}  ' if word else ''}{hit.text}")
+    if not any(words):
+        print_message(ONLY_AN_ORDER)
     return 0
 
 
@@ -185,31 +204,41 @@ def similar(
 ) -> int:
     """Find videos like a video or picture. Ends with code 3 when there are none.
 
+    It is only an order: something always comes first, however unlike.
+
     Example: ucofia similar beach.jpg --top 5
     """
     where = index_here(index)
-    from ucofia.index.index import Index  # costs torch
+    with loading():
+        from ucofia.index.index import Index  # costs torch
 
-    filters = filters_from_options(under, min_seconds, max_seconds, since)
-    newest = Index.open(where, device=device).newest()
+        filters = filters_from_options(under, min_seconds, max_seconds, since)
+        newest = Index.open(where, device=device).newest()
 
     def ask(some: "Sequence[str]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
-    answers = _shown(newest, [example], top, ask)
+    answers = answer(newest, [example], top, ask)
     _print(None, answers, json=json, complete=True)
+    if answers[0] and not json:
+        print_message(ONLY_AN_ORDER)
     return 0 if answers[0] else NO_MATCH
 
 
-def _shown(
+def answer(
     newest: "Snapshot",
     asked: "Sequence[T]",
     top: int,
     ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
 ) -> "list[list[DistinctHit]]":
-    """Answer queries with distinct hits: one per content, none of deleted files."""
+    """Answer queries with distinct hits: one per content, none of deleted files, matches first."""
     from ucofia.index.results.catalogue import catalogue
-    from ucofia.index.results.deduplicate import LOOK_AHEAD, NearDuplicates, distinct_hits
+    from ucofia.index.results.deduplicate import (
+        LOOK_AHEAD,
+        NearDuplicates,
+        distinct_hits,
+        matches_first,
+    )
 
     known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
     found, gone = [], 0
@@ -220,7 +249,7 @@ def _shown(
             return first if count == first_look else ask([question], count)[0]
 
         page = distinct_hits(ranked, known, wanted=top, is_alike=is_alike)
-        found.append(list(page.hits))
+        found.append(matches_first(page.hits))
         gone += page.gone
     if gone:
         print_message(f"{gone} better hits are left out: their files are not there any more")
@@ -264,28 +293,24 @@ def _hits(found: "list[DistinctHit]") -> "list[Hit]":
     return [one.hit for one in found]
 
 
-def _matches_first(found: "list[DistinctHit]") -> "list[DistinctHit]":
-    return sorted(found, key=lambda one: one.hit.is_match is False)
-
-
 def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
     """The matches, or the first hit where there are none."""
-    hits = _hits(_matches_first(found))
+    hits = _hits(found)
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
 
 
 def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
-    """Print hits as a table: matches first, confidence in words; scores are in --json.
+    """Print hits as a table, confidence in words; scores are in --json.
 
     Args:
-        found: the hits, best first.
+        found: the hits, matches first.
         complete: also those that are called no match, beyond the first few.
     """
     from ucofia.index.calibration.confidence import match_word
 
     matches = sum(one.hit.is_match is not False for one in found)
     left_out, is_headed = 0, False
-    for number, one in enumerate(_matches_first(found), 1):
+    for number, one in enumerate(found, 1):
         hit = one.hit
         word = match_word(hit.confidence, hit.is_match)
         if word == "no match" and number > FEWEST and not complete:
@@ -332,6 +357,16 @@ def _question(text: str, also: list[str], without: list[str]) -> "TextQuery":
     if text:
         return TextQuery.of(text, also, without)
     return TextQuery(tuple(also), tuple(without))
+
+
+def _joined(words: list[str] | None) -> str | None:
+    """One text of all words, so that it needs no quotes; a folder among them is a slip."""
+    if not words:
+        return None
+    if len(words) > 1 and os.path.isdir(os.path.expanduser(words[-1])):
+        rule = f"{words[-1]} is a folder; say --under {words[-1]} to search only there"
+        raise typer.BadParameter(rule, param_hint="TEXT")
+    return " ".join(words)
 
 
 def _texts(text: str | None, queries: Path | None, others: list[str] | None) -> list[str]:

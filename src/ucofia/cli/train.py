@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ucofia.datasets.registry import OpenedData
     from ucofia.datasets.token_cache import TokenFrames
     from ucofia.model import Model
+    from ucofia.progress import Progress
     from ucofia.train.distributed import World
     from ucofia.train.settings import TrainData
-    from ucofia.types import Progress
 
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
 OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it is resumed.")]

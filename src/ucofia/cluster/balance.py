@@ -33,6 +33,7 @@ from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.scratch import scratch_array
 from ucofia.similarity.normalise import distributed_sinkhorn_knopp
 from ucofia.similarity.stream import (
@@ -42,7 +43,7 @@ from ucofia.similarity.stream import (
     log_sum_rows,
     stepper,
 )
-from ucofia.types import Progress, TextFeatures
+from ucofia.types import TextFeatures
 
 logger = logging.getLogger(__name__)
 

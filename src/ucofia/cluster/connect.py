@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -80,11 +81,24 @@ def _start(library: Any, options: Mapping[str, Any]) -> None:
             return
         except Exception as error:  # a plain one, when time was up
             library.shutdown()
+            end_failed_start(error)
             if left and type(error) is Exception:
                 logger.info("Ray did not start: %s", error)
                 continue
             advice = "this machine may be very busy or out of memory; try again when it is not"
             raise ClusterError(LOCAL, first_line(error), advice) from error
+
+
+def end_failed_start(error: BaseException) -> None:
+    """End the processes of a Ray that did not start, which Ray itself leaves running.
+
+    The next attempt would have to share the machine with them.
+    """
+    kind = ray()._private.node.Node
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("self")
+        if isinstance(node, kind):
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def get(answers: Any) -> Any:

@@ -19,9 +19,9 @@ from ucofia.errors import TextCutWarning
 from ucofia.evaluate.gallery import EvaluationEngine, level_scores
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.scratch import scratch_array
 from ucofia.similarity.stream import Blocks, Step, blocks_of, join_sweeps, stepper, sweep
-from ucofia.types import Progress
 
 TEXTS_PER_TASK = 256
 BLOCKS_PER_SLOT = 4  # so that none waits long for the last

@@ -24,7 +24,7 @@ from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexBusyError, IndexWriteError
 from ucofia.index import failures
-from ucofia.index.discover import FoundFile, is_deleted
+from ucofia.index.discover import FoundFile, is_deleted, unreadable_folder
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import COMMIT_SECONDS, AddReport
@@ -33,8 +33,7 @@ from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.progress import Stopwatch
-from ucofia.types import Progress
+from ucofia.progress import Progress, Stopwatch
 from ucofia.video.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -102,7 +101,10 @@ def add(
     ):
         if is_alone:
             recover(store, timeout=lock_timeout, progress=progress)
-        run = _Run(store, list(sources.find(paths)), retry=retry, progress=progress)
+        unreadable: list[OSError] = []
+        found = list(sources.find(paths, unreadable=unreadable.append))
+        run = _Run(store, found, retry=retry, progress=progress)
+        run.report.warnings += map(unreadable_folder, unreadable)
         work = Work(
             index=store.path,
             settings=store.settings,

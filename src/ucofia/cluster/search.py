@@ -13,7 +13,7 @@ from ucofia.index.results.hits import Filters
 from ucofia.index.search.preview import SavedPreview
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
-from ucofia.index.snapshot import Snapshot, preview_texts, without
+from ucofia.index.snapshot import Snapshot, drop_not_finite, preview_texts
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import READ_ATTEMPTS
@@ -79,7 +79,7 @@ class ShardedIndex(Index):
         if not self._store.is_remote:
             return super()._usable(collection, saved)
         bad = not_finite(self._actors, self._store, collection)
-        return without(collection, bad, self.path)
+        return drop_not_finite(collection, bad, self.path)
 
     def newest(self) -> Snapshot:
         """The newest version; when it is another one, it is spread too, beside the one before."""

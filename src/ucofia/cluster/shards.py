@@ -135,8 +135,8 @@ class Actors:
             self._owners = []
 
     def _owner(self, number: int) -> Actor:
-        self.require(1)
-        with self._lock:
+        with self._lock:  # else the last one may be found dead in between
+            self.require(1)
             return self._owners[number % len(self._owners)]
 
     def _silent(self, actors: Iterable[Actor]) -> list[Actor]:

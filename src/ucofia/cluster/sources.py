@@ -6,7 +6,7 @@ size before it is decoded; nothing of it is kept there.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,11 +25,16 @@ FILE = "file://"  # begins the address of a file or folder of this machine
 SCRATCH_BYTES = 8 << 30
 
 
-def find(sources: Iterable[Path | str]) -> Iterator[FoundFile]:
-    """Find the videos in folders, lists (`@FILE`) and object stores, each once."""
+def find(
+    sources: Iterable[Path | str], *, unreadable: Callable[[OSError], object] = lambda error: None
+) -> Iterator[FoundFile]:
+    """Find the videos in folders, lists (`@FILE`) and object stores, each once.
+
+    Folders below the named ones that cannot be read are handed to `unreadable`.
+    """
     seen: set[str] = set()
     for source in sources:
-        for file in _find(str(source)):
+        for file in _find(str(source), unreadable):
             if file.path not in seen:
                 seen.add(file.path)
                 yield file
@@ -115,18 +120,18 @@ def _fetch(files: Sequence[FoundFile], folder: Path) -> Fetched:
     return Fetched(found, failed)
 
 
-def _find(source: str) -> Iterator[FoundFile]:
+def _find(source: str, unreadable: Callable[[OSError], object]) -> Iterator[FoundFile]:
     if source.startswith(LIST):
         for line in _lines(Path(os.path.expanduser(source.removeprefix(LIST)))):
             if line.startswith(LIST):  # it might be this one
                 raise SettingError("list", source, f"it names another list ({line})")
-            yield from _find(line)
+            yield from _find(line, unreadable)
     elif source.startswith(FILE):
-        yield from discover.find([source.removeprefix(FILE)])
+        yield from discover.find([source.removeprefix(FILE)], unreadable=unreadable)
     elif is_remote(source):
         yield from _objects(source)
     else:
-        yield from discover.find([source])
+        yield from discover.find([source], unreadable=unreadable)
 
 
 def _objects(address: str) -> Iterator[FoundFile]:

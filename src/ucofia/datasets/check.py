@@ -15,7 +15,7 @@ import numpy as np
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import NoFramesError
-from ucofia.types import Progress
+from ucofia.progress import Progress
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Sampling
 

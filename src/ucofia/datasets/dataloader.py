@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ucofia.datasets.frame_sources import FrameSource, pad_videos
+from ucofia.datasets.frame_sources import Frames, FrameSource, fit_frames
 from ucofia.datasets.types import Split
 from ucofia.errors import SettingError, UCoFiAError
 from ucofia.types import VideoBatch
@@ -226,3 +226,11 @@ def _kept_apart(order: Plan, truth: NDArray[np.int64], batch: int) -> Plan:
             planned.extend(waiting)
             break
     return np.array(planned, dtype=np.int64)
+
+
+def pad_videos(videos: Sequence[Frames], *, frames: int) -> VideoBatch:
+    """Stack videos of unequal length; what is missing is zero and masked.
+
+    A longer video gives `frames` of its frames, evenly spread, its first and last among them.
+    """
+    return VideoBatch.padded([fit_frames(video, frames) for video in videos], frames=frames)

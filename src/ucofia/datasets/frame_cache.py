@@ -34,7 +34,7 @@ from ucofia.atomic import PART, write_atomic
 from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
-from ucofia.types import Progress
+from ucofia.progress import Progress
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
 

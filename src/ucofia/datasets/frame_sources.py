@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import NoFramesError
-from ucofia.types import VideoBatch
 
 Frames = NDArray[Any]
 FrameSource = Callable[[VideoItem], Frames]
@@ -77,14 +76,6 @@ def array_frames(ids: Sequence[str], frames: Frames, mask: Frames | None = None)
     if mask is None:
         mask = np.ones(frames.shape[:2], dtype=bool)
     return ArrayFrames(frames, mask, {id: row for row, id in enumerate(ids)})
-
-
-def pad_videos(videos: Sequence[Frames], *, frames: int) -> VideoBatch:
-    """Stack videos of unequal length; what is missing is zero and masked.
-
-    A longer video gives `frames` of its frames, evenly spread, its first and last among them.
-    """
-    return VideoBatch.padded([fit_frames(video, frames) for video in videos], frames=frames)
 
 
 def fit_frames(video: Frames, frames: int) -> Frames:

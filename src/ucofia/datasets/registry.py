@@ -106,7 +106,7 @@ def open_data(name: str, data: Path | None = None) -> OpenedData:
         >>> open_data("folder", folder).dataset.test.texts[0].text
         'a cow'
     """
-    known = registered_datasets()
+    known = {*BUILT_IN, *entry_points(group=ENTRY_POINTS).names}  # without loading any
     if name not in known:
-        raise UnknownNameError("data set", name, list(known))
-    return known[name].open(data)
+        raise UnknownNameError("data set", name, sorted(known))
+    return (BUILT_IN.get(name) or registered_datasets()[name]).open(data)

@@ -42,8 +42,8 @@ from ucofia.datasets.types import VideoItem
 from ucofia.encode.patches import nearest_patches
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.provenance import hash_tensors
-from ucofia.types import Progress
 from ucofia.video.decode_pool import Failed
 from ucofia.video.sample import Rule
 

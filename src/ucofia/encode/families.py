@@ -12,10 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from ucofia.config import BACKBONE_ENTRY_POINTS
 from ucofia.encode.backbone import Backbone
 from ucofia.errors import CheckpointError, SettingError, UnknownNameError
-
-ENTRY_POINTS = "ucofia.backbones"
 
 # family -> where its class is; imported when it is asked for, since each costs seconds
 _HOMES = {
@@ -83,7 +82,7 @@ def family_class(family: str) -> Any:
         found = installed()[family].load()
         if not isinstance(found, BackboneClass):
             rule = "it needs from_pretrained and from_description; see docs/extending.md"
-            raise SettingError(f"entry point {family!r} of {ENTRY_POINTS}", found, rule)
+            raise SettingError(f"entry point {family!r} of {BACKBONE_ENTRY_POINTS}", found, rule)
         return found
     raise UnknownNameError("backbone family", str(family), [*_HOMES, *installed()])
 
@@ -91,5 +90,5 @@ def family_class(family: str) -> Any:
 @cache
 def installed() -> Mapping[str, EntryPoint]:
     """Return the backbones of other packages by name; a family of ours cannot be replaced."""
-    found = entry_points(group=ENTRY_POINTS)
+    found = entry_points(group=BACKBONE_ENTRY_POINTS)
     return {entry.name: entry for entry in found if entry.name not in _HOMES}

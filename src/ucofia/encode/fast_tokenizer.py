@@ -79,6 +79,26 @@ class FastTokenizer:
         return _kept(encoded.tokens, _ends(encoded), length)
 
 
+class TokenizedTower:
+    """A text tower that comes with its own tokenizer file."""
+
+    tokenizer: FastTokenizer
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights."""
+        return {TOKENIZER_FILE: self.tokenizer.json}
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut to `length`."""
+        return self.tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        return self.tokenizer.words_of(text, length=length)
+
+
 def _ends(encoded: Encoding) -> int:
     """Count the special tokens that close a text."""
     marks: list[int] = encoded.special_tokens_mask

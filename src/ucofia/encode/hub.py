@@ -5,7 +5,7 @@ error.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +16,8 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFas
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.logging import disable_progress_bar
 
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, Padding
+from ucofia.encode.fast_tokenizer import FastTokenizer, Padding, TokenizedTower
 from ucofia.errors import CheckpointError, CheckpointMismatchError, HubError
-from ucofia.types import TextBatch
 
 Towers = TypeVar("Towers", bound="HubTowers")
 
@@ -95,14 +94,13 @@ def _quiet(name: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-class HubTowers:
-    """What backbones share that come with their own tokenizer file."""
+class HubTowers(TokenizedTower):
+    """What backbones of transformers share that come with their own tokenizer file."""
 
     family: str
     model_class: Any
     config_class: Any
     config: Any
-    tokenizer: FastTokenizer
     is_framewise = True
     fresh: tuple[str, ...] = ()
 
@@ -138,17 +136,3 @@ class HubTowers:
             "config": self.config.to_diff_dict(),
             "padding": asdict(self.tokenizer.padding),
         }
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights."""
-        return {TOKENIZER_FILE: self.tokenizer.json}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return self.tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return self.tokenizer.words_of(text, length=length)

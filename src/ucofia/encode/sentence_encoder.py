@@ -7,7 +7,6 @@ library, which takes seconds to import, is not needed.
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,25 @@ from torch import Tensor, nn
 
 from ucofia.config import of_known
 from ucofia.encode.bert import UNUSED, Bert, BertConfig, is_plain
-from ucofia.encode.fast_tokenizer import TOKENIZER_FILE, FastTokenizer, read_tokenizer
+from ucofia.encode.fast_tokenizer import (
+    TOKENIZER_FILE,
+    FastTokenizer,
+    TokenizedTower,
+    read_tokenizer,
+)
 from ucofia.errors import HubError, first_line
 from ucofia.types import TextBatch
 
 
-class SentenceTower(nn.Module):
+class SentenceTower(TokenizedTower, nn.Module):
     """An encoder with its tokenizer; frozen or trained like any other tower."""
 
     def __init__(self, config: Any, tokenizer: str) -> None:
         super().__init__()
         self.config = config
-        self.tokenizer_json = tokenizer
         self.encoder = _new_encoder(config)
         self.width: int = config.hidden_size
-        self._tokenizer = FastTokenizer(tokenizer)
+        self.tokenizer = FastTokenizer(tokenizer)
 
     @classmethod
     def from_pretrained(cls, folder: Path | str) -> "SentenceTower":
@@ -67,20 +70,6 @@ class SentenceTower(nn.Module):
             return asdict(self.config)
         described: dict[str, Any] = self.config.to_diff_dict()
         return described
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights."""
-        return {TOKENIZER_FILE: self.tokenizer_json}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut; a cut text keeps its end token."""
-        return self._tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return self._tokenizer.words_of(text, length=length)
 
     def encode_words(
         self, batch: TextBatch

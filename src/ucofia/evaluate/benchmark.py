@@ -31,16 +31,15 @@ from ucofia.evaluate.matrix_report import (
     NORMALISATIONS,
     Direction,
     LevelScores,
+    MatrixSettings,
     NormalisationName,
     ReportLine,
-    Settings,
     score_matrix,
 )
 from ucofia.index.storage.collection import Collection
 from ucofia.model import Model
-from ucofia.progress import Stopwatch
+from ucofia.progress import Progress, Stopwatch
 from ucofia.similarity.stream import Stepper
-from ucofia.types import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +211,8 @@ def rank_all(
     for done, subset in enumerate(subsets, 1):
         kept = [n for n in options.normalise if subset == names or n in ("none", "sinkhorn")]
         # Scores come with the learned scale: logits, which the index balances as they are.
-        settings = Settings(
-            normalise=kept,
-            temperature=1.0,
-            weights=weights,
-            stepper=stepper,
+        settings = MatrixSettings(
+            normalise=kept, temperature=1.0, weights=weights, every_level=False, stepper=stepper
         )
         report = score_matrix(
             {name: scores[name] for name in subset},
@@ -224,9 +220,7 @@ def rank_all(
             banks={d: {name: bank[name] for name in subset} for d, bank in banks.items()},
             settings=settings,
         )
-        # A level alone is a subset of its own; `score_matrix` lists it once more beside the whole.
-        lines = [line for line in report.lines if not line.name.startswith("none, ")]
-        found += [Ranked(subset, line) for line in lines]
+        found += [Ranked(subset, line) for line in report.lines]
         if progress:
             progress("ranking", done, len(subsets))
     return found

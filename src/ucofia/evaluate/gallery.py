@@ -18,12 +18,13 @@ from ucofia.datasets.dataloader import video_batches
 from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Split
 from ucofia.errors import SettingError, TextCutWarning
-from ucofia.index.search.scoring import queries, score as search_scores
+from ucofia.index.search.scoring import prepare_queries, score as search_scores
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.scratch import scratch_array
 from ucofia.similarity.stream import Stepper, stepper
-from ucofia.types import Progress, VideoFeatures
+from ucofia.types import VideoFeatures
 
 VIDEOS_AT_ONCE = 512  # scored in one call, which maps the words of its texts once
 SEARCHED = 16  # queries that are also searched for one by one
@@ -153,7 +154,7 @@ def check_search(
     same, largest = 0, 0.0
     for row in rows.tolist():
         with torch.inference_mode():
-            (query,) = queries(model, model.encode_text(model.tokenize([texts[row]])))
+            (query,) = prepare_queries(model, model.encode_text(model.tokenize([texts[row]])))
         searched = search_scores(query, collection).total
         matrix = np.average([m[row] for m in scores.values()], axis=0, weights=weights)
         right = int(truth[row])

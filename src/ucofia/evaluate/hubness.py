@@ -5,7 +5,7 @@ from jaxtyping import Int
 
 from ucofia.evaluate.benchmark import Evaluation
 from ucofia.evaluate.matrix_files import mean_level
-from ucofia.evaluate.matrix_report import NormalisationName, Settings, variants
+from ucofia.evaluate.matrix_report import MatrixSettings, NormalisationName, variants
 
 COUNTS = ("never", "once", "more than once")
 
@@ -16,7 +16,7 @@ def first_hits(
     normalise: tuple[NormalisationName, ...] = ("none", "sinkhorn"),
 ) -> dict[str, Int[np.ndarray, " t"]]:
     """The best video of every text, with all levels, under each normalisation."""
-    settings = Settings(temperature=1.0, weights=found.weights)
+    settings = MatrixSettings(temperature=1.0, weights=found.weights)
     hits: dict[str, np.ndarray] = {}
     for name in normalise:
         whole = variants("t2v", name, found.scores, found.banks.get("t2v"), settings)

@@ -45,7 +45,7 @@ BankOrigin = Literal["none", "given", "test queries"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MatrixSettings:
     """How to normalise and what to print."""
 
     normalise: Sequence[NormalisationName] = ("none",)
@@ -54,6 +54,7 @@ class Settings:
     start: Start = "paper"
     at: Sequence[int] = (1, 5, 10)
     weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
+    every_level: bool = True  # without normalisation, also each level alone
     stepper: Stepper = stepper  # who sweeps over a bank: this process, or a cluster
 
 
@@ -110,10 +111,10 @@ def score_matrix(
     truth: np.ndarray | None = None,
     banks: Mapping[Direction, LevelScores] | None = None,
     other: LevelScores | None = None,
-    settings: Settings | None = None,
+    settings: MatrixSettings | None = None,
 ) -> Report:
     """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
-    settings, banks = settings or Settings(), banks or {}
+    settings, banks = settings or MatrixSettings(), banks or {}
     total = mean_level(scores, settings.weights)
     truth = _truth(total.shape, truth)
     for direction, bank in banks.items():
@@ -146,13 +147,14 @@ def variants(
     name: NormalisationName,
     scores: LevelScores,
     given: LevelScores | None,
-    settings: Settings,
+    settings: MatrixSettings,
 ) -> list[Variant]:
     """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
     total, temperature = mean_level(scores, settings.weights), settings.temperature or 1.0
     if name == "none":
-        alone = [Variant(f"none, {level} level", matrix) for level, matrix in scores.items()]
-        return [*(alone if len(alone) > 1 else []), Variant(name, total)]
+        apart = scores if settings.every_level and len(scores) > 1 else {}
+        alone = [Variant(f"none, {level} level", matrix) for level, matrix in apart.items()]
+        return [*alone, Variant(name, total)]
     turn = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
     if name == "dual-softmax":
         product = dual_softmax(turn(total), temperature=temperature)
@@ -175,7 +177,7 @@ def variants(
     ]
 
 
-def _sinkhorn(banks: LevelScores, settings: Settings) -> tuple[np.ndarray, float]:
+def _sinkhorn(banks: LevelScores, settings: MatrixSettings) -> tuple[np.ndarray, float]:
     """Mean bias of the levels, and the worst of their residuals."""
     solutions = [
         sinkhorn_knopp(
@@ -198,7 +200,7 @@ def _line(
     variant: Variant,
     truth: np.ndarray,
     raw: np.ndarray,
-    settings: Settings,
+    settings: MatrixSettings,
 ) -> ReportLine:
     ranks, groups = variant.ranks(direction, truth), _groups(direction, truth)
     won = variant.ranks(direction, truth, ties="for")
@@ -218,7 +220,10 @@ def _line(
 
 
 def _versus(
-    raw: Mapping[Direction, np.ndarray], other: np.ndarray, truth: np.ndarray, settings: Settings
+    raw: Mapping[Direction, np.ndarray],
+    other: np.ndarray,
+    truth: np.ndarray,
+    settings: MatrixSettings,
 ) -> dict[Direction, Sequence[PairedDifference]]:
     if other.shape[0] != len(truth):
         problem = f"has {other.shape[0]} rows, but the first has {len(truth)}"

@@ -67,6 +67,11 @@ def find(
                 yield FoundFile.of(name, status)
 
 
+def unreadable_folder(error: OSError) -> str:
+    """Say which folder could not be read, and why."""
+    return f"{error.filename}: this folder cannot be read ({error.strerror})"
+
+
 def content_hash(path: str) -> str:
     """Name the content of a file, whatever the file is called.
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Self
 
 from ucofia import checkpoint
-from ucofia.errors import DamagedIndexError, ModelMismatchError, NotInIndexError, SettingError
+from ucofia.errors import DamagedIndexError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.balance import Solver
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
+from ucofia.index.lazy_model import LazyModel, is_gone, require_same_model
 from ucofia.index.queries import Queries
 from ucofia.index.search.preview import SavedPreview
 from ucofia.index.snapshot import (
@@ -29,13 +30,12 @@ from ucofia.index.snapshot import (
 )
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.location import is_below, where
+from ucofia.index.storage.location import where
 from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.progress import Stopwatch
-from ucofia.types import Progress
+from ucofia.progress import Progress, Stopwatch
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
 
@@ -59,7 +59,7 @@ class Index(Queries):
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._device = store, device
-        self._lazy = _LazyModel(store.path, store.settings, model, device)
+        self._lazy = LazyModel(store.path, store.settings, model, device)
         self._snapshot: Snapshot | None = None
 
     @classmethod
@@ -142,7 +142,7 @@ class Index(Queries):
         """
         index = cls(Store.open(path), model, device=device)
         if model is not None:
-            _require_same(index.path, index.settings, model)
+            require_same_model(index.path, index.settings, model)
         return index
 
     def reopened(self) -> Self:
@@ -299,6 +299,8 @@ class Index(Queries):
     ) -> int:
         """Forget files, or all files below folders. The files themselves stay untouched.
 
+        Also those that a killed run on a cluster has finished, of which it keeps a journal.
+
         Args:
             paths: Videos of the index, or folders of them.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
@@ -317,11 +319,9 @@ class Index(Queries):
             2
         """
         places = [where(path) for path in _each(paths)]
+        self._recover(lock_timeout, progress)
         with self._writing("remove", lock_timeout, progress) as is_locked:
-            gone = sorted(path for path in self._store.files() if is_below(path, places))
-            for place in places:
-                if not any(is_below(path, [place]) for path in gone):
-                    raise NotInIndexError(self.path, place)
+            gone = self._store.files_below(places)
             self._store.remove(gone)
             self._store.refresh()
             collection = usable_collection(self._store)
@@ -366,9 +366,7 @@ class Index(Queries):
             >>> len(index)
             3
         """
-        journal = Journal(self.path)
-        if not journal.is_running():
-            recover(self._store, timeout=lock_timeout, progress=progress)
+        journal = self._recover(lock_timeout, progress)
         with self._writing("compact", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
@@ -432,14 +430,14 @@ class Index(Queries):
         if fingerprint == self.settings.fingerprint:
             self._lazy.held = self._lazy.held or model
             # Other machines, which share an object store, may well have the folder.
-            is_lost = _is_gone(self.settings.model) and not self._store.is_remote
+            is_lost = is_gone(self.settings.model) and not self._store.is_remote
             if model.source and is_lost:
                 with self._writing("use_model", lock_timeout, progress):
                     self._store = self._store.change_model(model.source, fingerprint, encodes)
             return False
         # The model that is left need not be here any more.
         if encodes != (self.settings.video_fingerprint or self.model.video_fingerprint()):
-            _require_same(self.path, self.settings, model)
+            require_same_model(self.path, self.settings, model)
         with self._writing("use_model", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
@@ -448,10 +446,17 @@ class Index(Queries):
                 # What the other model's texts gave must not be read any more.
                 banks.set_texts(self._store, bank.texts)
             self._store = self._store.change_model(model.source, fingerprint, encodes)
-            self._lazy = _LazyModel(self.path, self.settings, model, self._device)
+            self._lazy = LazyModel(self.path, self.settings, model, self._device)
             self._snapshot = None
             self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
         return True
+
+    def _recover(self, timeout: float | None, progress: Progress | None) -> Journal:
+        """Commit what killed runs on a cluster have finished, unless one is under way."""
+        journal = Journal(self.path)
+        if not journal.is_running():
+            recover(self._store, timeout=timeout, progress=progress)
+        return journal
 
     @contextmanager
     def _writing(
@@ -462,45 +467,6 @@ class Index(Queries):
             self._store.refresh()
             self._store.prepare_to_write()
             yield is_locked
-
-
-class _LazyModel:
-    """The model of an index, loaded when it is first needed."""
-
-    def __init__(
-        self, path: str, settings: IndexSettings, held: Model | None, device: str
-    ) -> None:
-        self._path, self._settings, self._device = path, settings, device
-        self.held = held
-
-    @property
-    def model(self) -> Model:
-        """The model that is held, or else the one that the index names."""
-        if self.held is None:
-            name = self._settings.model
-            if not name:
-                rule = (
-                    "the index was made with a model of no name; pass it: Index.open(path, model)"
-                )
-                raise SettingError("model", name, rule)
-            model = checkpoint.load(name, device=self._device)
-            _require_same(self._path, self._settings, model)
-            self.held = model
-        return self.held
-
-
-def _require_same(path: str, settings: IndexSettings, model: Model) -> None:
-    fingerprint = model.fingerprint()
-    if fingerprint != settings.fingerprint:
-        built = f"{settings.model} ({settings.fingerprint})".strip()
-        loaded = f"{model.source or 'another'} ({fingerprint})"
-        is_alike = model.video_fingerprint() == settings.video_fingerprint
-        raise ModelMismatchError(path, built, loaded, source=model.source, is_alike=is_alike)
-
-
-def _is_gone(name: str) -> bool:
-    """Return whether a model cannot be loaded again: it has no name, or its folder was moved."""
-    return not name or (os.path.isabs(name) and not os.path.exists(name))
 
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:

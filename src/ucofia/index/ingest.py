@@ -1,7 +1,8 @@
 """Files into an index: only what is new or changed, resumable at any point, in bounded memory.
 
 A file whose size and time are known costs a stat. One whose content is known under another name
-costs a read, but no pass of the model; the rows of many such files are copied by one scan. Threads
+costs a read, but no pass of the model; the rows of many such files are copied by one scan. Of new
+files of one content the first is decoded, and the others wait for its rows. Threads
 hash and worker processes decode ahead while the model encodes. Rows are committed every few
 seconds, always all rows of a file at once; so a run that is killed loses at most those seconds,
 and the next run continues.
@@ -25,9 +26,8 @@ from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.progress import Stopwatch
+from ucofia.progress import Progress, Stopwatch
 from ucofia.timecode import format_timecode
-from ucofia.types import Progress
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -114,14 +114,13 @@ def add(
         progress("looking for videos", len(found), len(found))
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
-    run.report.warnings += [
-        f"{error.filename}: this folder cannot be read ({error.strerror})" for error in unreadable
-    ]
+    run.report.warnings += map(discover.unreadable_folder, unreadable)
     try:
-        decoded = decode_many(run.requests(), workers=workers, limits=limits)
-        for result in watch.waiting("decode", decoded):
-            run.take(result)
-        run.encode()
+        while run.has_more():  # again only if the first of some equal files could not be used
+            decoded = decode_many(run.requests(), workers=workers, limits=limits)
+            for result in watch.waiting("decode", decoded):
+                run.take(result)
+            run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
     places = [absolute_path(path) for path in paths]
@@ -174,6 +173,7 @@ class _Run:
         self._copied_rows = 0  # how many rows they will have, at a guess
         self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
+        self._waiting: dict[str, list[FileIdentity]] = {}  # for an open file of the same content
         self._clips: list[tuple[str, int, float, Clip]] = []
         self._batch = 1  # clips: the first ones are encoded, counted and kept one by one
         self._rows: list[SegmentRow] = []
@@ -199,8 +199,17 @@ class _Run:
                 self._done += 1
                 self._report_progress()
                 continue
+            if identity.content_hash in self._waiting and file.path not in self._must_decode:
+                self._waiting[identity.content_hash].append(identity)
+                continue
+            self._waiting.setdefault(identity.content_hash, [])
             self._open[file.path] = _OpenFile(identity, is_change=file.path in self.known)
             yield self._request(file.path)
+
+    def has_more(self) -> bool:
+        """Copy what can be copied; tell whether anything is left to look at."""
+        self._copy()
+        return bool(self._queue)
 
     def close(self) -> None:
         """Commit what is complete, and end the threads."""
@@ -223,6 +232,7 @@ class _Run:
             self._clips = [clip for clip in self._clips if clip[0] != path]
             self._fail(opened.identity, result.error)
             self._done += 1
+            self._release(opened.identity, [])
             self._report_progress()
             return
         opened = self._open[path]
@@ -275,11 +285,38 @@ class _Run:
         if not opened.rows:
             reason = "the model gave NaN or infinity for all of its segments"
             self._fail(opened.identity, NotFiniteVideoError(opened.identity.path, reason))
+            self._release(opened.identity, [])
             return
-        self._rows += self._unless_changed(opened)
+        rows = self._unless_changed(opened)
+        self._rows += rows
         self.report.changed += opened.is_change
         self.report.added += not opened.is_change
-        self.report.segments += len(opened.rows)
+        self.report.segments += len(rows)
+        self._release(opened.identity, rows)
+
+    def _release(self, first: FileIdentity, rows: Sequence[SegmentRow]) -> None:
+        """Copy the rows of a file to those that waited for them; else these are decoded too."""
+        digest = first.content_hash
+        waiting = self._waiting.pop(digest, [])
+        if rows and rows[0].file == first:
+            self._paths_by_hash.setdefault(digest, {})[first.path] = None
+            self._rows_of_hash[digest] = len(rows)
+            for identity in waiting:
+                self._done += 1
+                self._copy_later(identity)
+        else:
+            for identity in waiting:
+                self._decode_later(identity)
+
+    def _copy_later(self, identity: FileIdentity) -> None:
+        self._copies.append(identity)
+        self._copied_rows += self._rows_of_hash[identity.content_hash]
+        if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
+            self.commit()
+
+    def _decode_later(self, identity: FileIdentity) -> None:
+        self._must_decode.add(identity.path)
+        self._queue.append(FoundFile(identity.path, identity.size_bytes, identity.mtime_ns))
 
     def _unless_changed(self, opened: _OpenFile) -> list[SegmentRow]:
         """Give the rows of a file that changed while it was read a digest of no content.
@@ -360,10 +397,7 @@ class _Run:
         names = self._paths_by_hash.get(identity.content_hash)
         if not names or file.path in self._must_decode:
             return identity
-        self._copies.append(identity)
-        self._copied_rows += self._rows_of_hash[identity.content_hash]
-        if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
-            self.commit()
+        self._copy_later(identity)
         return None
 
     def _copy(self) -> None:
@@ -373,13 +407,11 @@ class _Run:
         for identity in copies:
             rows = rows_of.get(identity.content_hash)
             if not rows:  # another writer replaced them since this run began
-                self._must_decode.add(identity.path)
-                self._queue.append(
-                    FoundFile(identity.path, identity.size_bytes, identity.mtime_ns)
-                )
+                self._decode_later(identity)
                 self._done -= 1
                 continue
             self._rows += [replace(row, file=identity) for row in rows]
+            self.report.segments += len(rows)
             self._count_copy(identity)
 
     def _rows_by_hash(self, digests: set[str]) -> dict[str, list[SegmentRow]]:

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -28,9 +28,7 @@ from ucofia.index.storage.location import is_remote, reading, writing
 from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import FileIdentity
 from ucofia.index.storage.store import Store
-
-if TYPE_CHECKING:  # costs torch
-    from ucofia.types import Progress
+from ucofia.progress import Progress
 
 FOLDER = "journal"
 VERB = "index --cluster"  # for those who wait
@@ -126,7 +124,7 @@ class Journal:
 
     @contextlib.contextmanager
     def run(
-        self, *, timeout: float | None = None, progress: "Progress | None" = None
+        self, *, timeout: float | None = None, progress: Progress | None = None
     ) -> Iterator[None]:
         """Hold the lock file of a run for as long as its process lives."""
         if is_remote(self.path):  # nothing there is ever deleted that no version names
@@ -157,7 +155,7 @@ def commit_entries(
     *,
     seen: frozenset[int] = frozenset(),
     timeout: float | None = None,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
 ) -> None:
     """Commit finished parts of work to an index, exactly once, and delete their entries.
 
@@ -192,7 +190,7 @@ def commit_entries(
 
 
 def recover(
-    store: Store, *, timeout: float | None = None, progress: "Progress | None" = None
+    store: Store, *, timeout: float | None = None, progress: Progress | None = None
 ) -> int:
     """Commit what killed runs have left in the journal; returns the number of parts.
 

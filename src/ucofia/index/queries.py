@@ -152,7 +152,10 @@ class Queries(ABC):
     def describe(
         self, video: Path | str, texts: Sequence[str] | None = None, *, top: int = TOP
     ) -> list[TextHit]:
-        """Find the texts that fit a video, best first.
+        """Find the texts that fit a video, best first by score.
+
+        The score is an order, not a verdict: something always comes first. Of a video of the
+        index each text also has the confidence that a search for it would give this video.
 
         Args:
             video: A video of the index, or any other file, which is then decoded and encoded.

@@ -4,8 +4,9 @@ An index changes while it is asked. A snapshot holds one version of it: the segm
 confidence, the preview, and the place where the pictures of exactly these segments are read.
 """
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,16 +25,15 @@ from ucofia.index.calibration.bank import (
     confidence_of,
 )
 from ucofia.index.results import similar as examples
+from ucofia.index.results.combined import QueryPart, combination, combined_hits
 from ucofia.index.results.explain import Explanation, explain
-from ucofia.index.results.hits import Filters, Hit, combined_hits, hits_of
+from ucofia.index.results.hits import Filters, Hit, hits_of
 from ucofia.index.results.similar import TextHit
 from ucofia.index.search import preview as previews, search
-from ucofia.index.search.bounds import names_of, unit_of, vectors_of
-from ucofia.index.search.combined import Part, combination
-from ucofia.index.search.min_confidence import with_min_confidence
 from ucofia.index.search.preview import Preview, SavedPreview
-from ucofia.index.search.scoring import Query, Ranking, queries, rank_videos
-from ucofia.index.search.search import Nearest, Recall, Searcher
+from ucofia.index.search.pruning import vectors_of
+from ucofia.index.search.scoring import Query, Ranking, prepare_queries, rank_videos, score
+from ucofia.index.search.search import Nearest, Recall, Searcher, with_min_confidence
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import where
@@ -42,6 +42,7 @@ from ucofia.index.storage.store import Store
 from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
 from ucofia.memory import release_heap
 from ucofia.model import Model
+from ucofia.package_files import cache_folder
 from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,14 @@ Usable: TypeAlias = Callable[[Collection, SavedPreview | None], Collection]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of an index."""
+    """One version of an index; all of its answers are about that version.
+
+    Example:
+        >>> version = index.newest()
+        >>> red, blue = version.search_many(["red", "blue"], top=1)
+        >>> Path(red[0].path).name, Path(version.similar(red[0].path, top=1)[0].path).name
+        ('red.mp4', 'blue.mp4')
+    """
 
     version: tuple[str, int, int]  # id of the index, version of its segments, and of its bank
     collection: Collection
@@ -74,14 +82,14 @@ class Snapshot:
         self,
         texts: Sequence[str | TextQuery],
         *,
-        top: int,
-        exact: bool,
-        grouped: bool,
-        filters: Filters,
+        top: int = search.TOP,
+        exact: bool = True,
+        grouped: bool = True,
+        filters: Filters = Filters(),  # noqa: B008 - frozen
         min_confidence: float | None = None,
     ) -> list[list[Hit]]:
-        """Answer many questions; each answer is what it gets alone, but for rounding."""
-        _require_some(top)
+        """Answer many texts at once, as `Index.search_many` does, which says what they mean."""
+        _require_top(top)
         questions = [TextQuery.of(text) for text in texts]
         answers: list[list[Hit]] = [[] for _ in questions]
         plain = [place for place, question in enumerate(questions) if question.is_plain]
@@ -89,8 +97,9 @@ class Snapshot:
         for normalisation, places in self._by_kind(first):
             searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
             at = iter(places)
-            for features in self.model.encode_texts([first[place] for place in places]):
-                prepared = queries(self.model, features)
+            asked = self.prompts([first[place] for place in places])
+            for features in self.model.encode_texts(asked):
+                prepared = prepare_queries(self.model, features)
                 for query, ranking in zip(prepared, searcher.rank(prepared, top=top), strict=True):
                     chosen = self._choose(
                         searcher, query, normalisation.null, ranking, top, grouped, min_confidence
@@ -114,7 +123,7 @@ class Snapshot:
         return answers
 
     def hints(self, text: str | TextQuery) -> list[Hint]:
-        """Return hints about a text: a spelling, or its language."""
+        """Return hints about a text: a likely spelling, or that its language is unknown."""
         question, backbone = TextQuery.of(text), self.model.backbone
         if not any(cut_words(one, backbone) for one in question.texts):
             return []
@@ -124,15 +133,40 @@ class Snapshot:
     def _vocabulary(self) -> Vocabulary:
         return Vocabulary.of(self.model.backbone, self.bank.texts if self.bank else ())
 
-    def describe(self, video: Path | str, texts: Sequence[str], *, top: int) -> list[TextHit]:
-        """Find the texts that fit a video, best first."""
-        _require_some(top)
-        fingerprint, features = self.store.settings.fingerprint, self._features(video)
-        return examples.describe(self.model, features, texts, top=top, fingerprint=fingerprint)
+    def describe(
+        self, video: Path | str, texts: Sequence[str], *, top: int = search.TOP
+    ) -> list[TextHit]:
+        """Find the texts that fit a video, best first, as `Index.describe` does."""
+        hits = self.describe_features(self._features(video), texts, top=top)
+        rows = np.array(self.collection.rows_of_path.get(where(video), ()), np.int64)
+        return [self._judged(hit, rows) for hit in hits] if len(rows) else hits
 
-    def similar(self, example: Path | str, *, top: int, filters: Filters) -> list[Hit]:
-        """Find videos like a video or picture, best first; not the video itself."""
-        _require_some(top)
+    def _judged(self, hit: TextHit, rows: Array) -> TextHit:
+        """Give a text the confidence that a search for it gives the best of some rows."""
+        normalisation, query = self.normalisation.of(hit.text), self.prepare_queries([hit.text])[0]
+        totals = score(query, self._balanced(normalisation), rows, alone=True).total
+        best = int(totals.argmax())
+        null, row = normalisation.null, int(rows[best])
+        confidence, is_match = confidence_of(null, row, float(totals[best]))
+        return replace(hit, confidence=confidence, is_match=is_match)
+
+    def describe_features(
+        self, video: VideoFeatures, texts: Sequence[str], *, top: int = search.TOP
+    ) -> list[TextHit]:
+        """Find the texts that fit the vectors of a video, best first."""
+        _require_top(top)
+        fingerprint, asked = self.store.settings.fingerprint, self.prompts(texts)
+        return examples.describe(self.model, video, texts, asked, top=top, fingerprint=fingerprint)
+
+    def similar(
+        self,
+        example: Path | str,
+        *,
+        top: int = search.TOP,
+        filters: Filters = Filters(),  # noqa: B008 - frozen
+    ) -> list[Hit]:
+        """Find videos like a video or picture, best first, as `Index.similar` does."""
+        _require_top(top)
         among, place = filters.rows(self.collection), where(example)
         features = self._features(example)
         measured = self._likeness(features)
@@ -146,27 +180,38 @@ class Snapshot:
         if row is None:
             raise NotInIndexError(self.store.path, segment)
         read = TextQuery.plain(text)
-        return self._explain(read, self.queries([read])[0], row)
+        return self._explain(read, self.prepare_queries([read])[0], row)
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here; None without a bank."""
         return self._fast_recall
 
-    def queries(self, texts: Sequence[str]) -> list[Query]:
+    def prepare_queries(self, texts: Sequence[str]) -> list[Query]:
         """Prepare texts for scoring."""
-        return [q for some in self.model.encode_texts(texts) for q in queries(self.model, some)]
+        asked = self.prompts(texts)
+        return [
+            q for some in self.model.encode_texts(asked) for q in prepare_queries(self.model, some)
+        ]
+
+    def prompts(self, texts: Sequence[str]) -> list[str]:
+        """The texts as they are encoded here."""
+        return list(texts) if self.bank is None else self.bank.prompts(texts)
+
+    def words_of(self, text: str) -> list[str]:
+        """The pieces of a text that the model reads, those of its prompt included."""
+        asked = self.prompts([text])[0]
+        return self.model.backbone.words_of(asked, length=self.model.config.words)
 
     @cached_property
     def _fast_recall(self) -> Recall | None:
-        folder = preview_folder(self.store)
+        folder = preview_folder(self.store) or _recall_folder(self.store)
         measured_at = (*self.version, int(self.preview is not None))  # it finds more with one
-        found = search.load_recall(folder, measured_at) if folder is not None else None
+        found = search.load_recall(folder, measured_at)
         if found is None and self.bank is not None:
-            sampled = self.queries(search.sampled_texts(self.bank.texts))
+            sampled = self.prepare_queries(search.sampled_texts(self.bank.texts))
             searcher = self._searcher(self.collection, Filters(), exact=True)
             found = search.measure_recall(sampled, searcher)
-            if folder is not None:
-                search.save_recall(folder, measured_at, found)
+            search.save_recall(folder, measured_at, found)
         return found
 
     def _features(self, video: Path | str) -> VideoFeatures:
@@ -175,14 +220,14 @@ class Snapshot:
 
     def _parts(
         self, question: TextQuery, filters: Filters, *, exact: bool
-    ) -> tuple[list[Part], list[Null | None]]:
+    ) -> tuple[list[QueryPart], list[Null | None]]:
         """Each text of a question, how it is searched alone, and what its scores mean."""
-        parts: list[Part] = []
+        parts: list[QueryPart] = []
         nulls: list[Null | None] = []
-        for text, query in zip(question.texts, self.queries(question.texts), strict=True):
+        for text, query in zip(question.texts, self.prepare_queries(question.texts), strict=True):
             normalisation = self.normalisation.of(text)
             searcher = self._searcher(self._balanced(normalisation), filters, exact=exact)
-            parts.append(Part(query, searcher))
+            parts.append(QueryPart(query, searcher))
             nulls.append(normalisation.null)
         return parts, nulls
 
@@ -219,7 +264,7 @@ class Snapshot:
         return self._nearest_rows if is_large and vector_index.is_built(self.store) else None
 
     def _nearest_rows(self, query: Query) -> Array | None:
-        names = names_of(query, ["video"])
+        names = query.names_of(["video"])
         if not names:
             return None
         vectors = np.concatenate([vectors_of(query, name) for name in names])
@@ -271,9 +316,8 @@ class Snapshot:
         ]
 
     def _explain(self, text: str, query: Query, row: int) -> Explanation:
-        words = self.model.backbone.words_of(text, length=self.model.config.words)
         stored, normalisation = self._stored(row), self.normalisation.of(text)
-        balanced = self._balanced(normalisation)
+        balanced, words = self._balanced(normalisation), self.words_of(text)
         found = explain(query, balanced, row, text=text, words=words, stored=stored)
         confidence, _ = confidence_of(normalisation.null, row, found.score)
         return replace(found, confidence=confidence)
@@ -315,9 +359,18 @@ def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snap
     found = banks.normalisation(store, plain, bank)
     store.require_same()  # the small tables may already be those of another index
     preview = saved.preview if saved is not None and is_whole else None
-    collection = replace(plain, biases=found.biases)
+    collection = replace(plain, biases=_finite(found.biases, store.path))
     release_heap()  # reading leaves some 40 MB behind at 100,000 segments
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
+
+
+def _finite(biases: Mapping[str, Array], path: str) -> dict[str, Array]:
+    """Take biases that are NaN or infinite for unknown, with a warning."""
+    bad = {name: ~np.isfinite(values) for name, values in biases.items()}
+    count = max((int(rows.sum()) for rows in bad.values()), default=0)
+    if count:
+        logger.warning("biases of %d segments of %s are NaN; compact it", count, path)
+    return {name: np.where(bad[name], 0, values) for name, values in biases.items()}
 
 
 def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Collection:
@@ -328,10 +381,10 @@ def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Col
     rows = np.arange(len(collection))
     if saved is not None:
         rows = rows[saved.rows_of(collection) < 0]
-    return without(collection, collection.not_finite(rows), path)
+    return drop_not_finite(collection, collection.not_finite(rows), path)
 
 
-def without(collection: Collection, bad: Array, path: str) -> Collection:
+def drop_not_finite(collection: Collection, bad: Array, path: str) -> Collection:
     """Leave out rows that are not finite, with a warning."""
     if not len(bad):
         return collection
@@ -393,10 +446,10 @@ def update_preview(
 def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:
     """What some texts of the bank meet each kind of unit with: which way texts point."""
     found: dict[VideoUnit, list[Array]] = {}
-    for some in model.encode_texts(bank.texts[:PREVIEW_TEXTS] if bank else ()):
-        for query in queries(model, some):
+    for some in model.encode_texts(bank.prompts(bank.texts[:PREVIEW_TEXTS]) if bank else ()):
+        for query in prepare_queries(model, some):
             for name in query.levels:
-                found.setdefault(unit_of(query, name), []).append(vectors_of(query, name))
+                found.setdefault(query.unit_of(name), []).append(vectors_of(query, name))
     return {unit: np.concatenate(parts) for unit, parts in found.items()}
 
 
@@ -405,11 +458,17 @@ def preview_folder(store: Store) -> Path | None:
     return None if store.is_remote else Path(store.path) / "preview"
 
 
+def _recall_folder(store: Store) -> Path:
+    """Where the recall of an object store's index is kept; what lies there names no files here."""
+    name = hashlib.blake2b(store.path.encode(), digest_size=8).hexdigest()
+    return cache_folder() / "recall" / name
+
+
 def _saved_preview(store: Store) -> SavedPreview | None:
     folder = preview_folder(store)
     return None if folder is None else previews.read(folder)
 
 
-def _require_some(top: int) -> None:
+def _require_top(top: int) -> None:
     if top < 1:
         raise SettingError("top", top, "it must be at least 1")

@@ -21,7 +21,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ucofia.atomic import atomic_write
-from ucofia.datasets.frame_sources import FrameSource, fit_frames, pad_videos
+from ucofia.datasets.dataloader import pad_videos
+from ucofia.datasets.frame_sources import FrameSource, fit_frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import SettingError
 from ucofia.evaluate.benchmark import Evaluation

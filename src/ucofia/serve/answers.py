@@ -7,7 +7,7 @@ from typing import Any
 
 from ucofia.index.calibration.confidence import MATCH, match_word
 from ucofia.index.results.catalogue import Catalogue, is_there, video_id
-from ucofia.index.results.deduplicate import DistinctHit
+from ucofia.index.results.deduplicate import DistinctHit, matches_first
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
@@ -40,7 +40,17 @@ def question_of(page: schema.TextPage) -> TextQuery:
 
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
     """Write texts."""
-    hits = [schema.TextHitOut(text=t.text, score=t.score, levels=t.levels) for t in texts]
+    hits = [
+        schema.TextHitOut(
+            text=hit.text,
+            score=hit.score,
+            levels=hit.levels,
+            confidence=hit.confidence,
+            is_match=hit.is_match,
+            match=match_word(hit.confidence, hit.is_match),
+        )
+        for hit in matches_first(texts)
+    ]
     return schema.DescribeAnswer(texts=hits, seconds=round(seconds, 4))
 
 

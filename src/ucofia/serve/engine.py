@@ -18,7 +18,13 @@ from ucofia.index import encode_segments
 from ucofia.index.index import Index
 from ucofia.index.results import similar as examples
 from ucofia.index.results.catalogue import Catalogue, is_there
-from ucofia.index.results.deduplicate import DistinctHits, NearDuplicates, RankHits, distinct_hits
+from ucofia.index.results.deduplicate import (
+    DistinctHits,
+    NearDuplicates,
+    RankHits,
+    distinct_hits,
+    matches_first,
+)
 from ucofia.index.results.explain import Explanation, level_of, whole_words
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
@@ -143,16 +149,14 @@ class Engine:
         self, clips: Sequence[Clip], texts: Sequence[str], top: int
     ) -> list[TextHit]:
         """Find words for a clip from outside."""
-        chosen, model = texts or self._bank(), self.snapshot.model
-        fingerprint, features = self.snapshot.store.settings.fingerprint, self._features(clips)
-        return examples.describe(model, features, chosen, top=top, fingerprint=fingerprint)
+        chosen = texts or self._bank()
+        return self.snapshot.describe_features(self._features(clips), chosen, top=top)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Explain the score of a segment, by whole words."""
         info = self.view.catalogue.segment(segment)
         why = self.handle.explain(self.view, text, info.id)
-        model = self.snapshot.model
-        return whole_words(why, model.backbone.words_of(why.text, length=model.config.words))
+        return whole_words(why, self.snapshot.words_of(why.text))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:
         """Find texts of the bank that fit videos of this index best, each with another video."""
@@ -231,7 +235,7 @@ class Engine:
 
     def _similarities(self, text: str, rows: Array) -> Array | None:
         """How near each frame of some rows is to a text; None where no level compares them."""
-        query = self.snapshot.queries([text])[0]
+        query = self.snapshot.prepare_queries([text])[0]
         name = level_of(query.levels, text="sentence", video="frame")
         if name is None:
             return None
@@ -251,7 +255,7 @@ class Engine:
     def _page(self, answer: RankHits, offset: int, top: int) -> Found:
         is_alike, end = NearDuplicates(self.snapshot.collection), offset + top
         found = distinct_hits(answer, self.view.catalogue, wanted=end + 1, is_alike=is_alike)
-        page = DistinctHits(found.hits[offset:end], found.gone)
+        page = DistinctHits(matches_first(found.hits[offset:end]), found.gone)
         return Found(page, has_more=len(found.hits) > end)
 
     def _cached(self, key: tuple[object, ...], answer: RankHits) -> RankHits:

@@ -97,6 +97,7 @@ class Jobs:
             self._progress("looking for videos", 0, None)
             found = [file.path for file in find(places)]
             inside = [path for path in found if self._files.is_inside(path)]
+            self._handle.refresh()  # another model may answer since the last search
             index = self._handle.index
             own = Index.open(index.path, index.model)
             limits = Limits(folders=self._files.folders)

@@ -18,6 +18,7 @@ from ucofia import __version__
 from ucofia.errors import UCoFiAError
 from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.index import Index
+from ucofia.index.results.deduplicate import matches_first
 from ucofia.index.results.hits import Filters
 from ucofia.index.text_query import TextQuery
 from ucofia.serve.engine import Engine
@@ -52,16 +53,17 @@ class FoundVideo(BaseModel):
 
 
 class SearchResult(BaseModel):
-    """Videos, best first."""
+    """Videos: matches first, each part best first."""
 
     videos: list[FoundVideo]
     matches: int = Field(description="How many of them are a match; 0 means that nothing fits.")
 
 
 class DescribeResult(BaseModel):
-    """Texts that fit a video, best first."""
+    """Texts for a video: those called a match first, each part best first."""
 
     texts: list[str]
+    match: list[Match | None] = Field(description="How sure each text is, in the same order.")
 
 
 class ExplainedWord(BaseModel):
@@ -142,7 +144,9 @@ def create_server(index: Index) -> MCPServer[Any]:
     def describe(segment: str, texts: list[Text] | None = None, top: Top = 5) -> DescribeResult:
         """Find words for a video: of these texts, or else of the index's own bank."""
         hits = engine.describe(segment, texts or [], top)
-        return DescribeResult(texts=[hit.text for hit in hits])
+        hits = matches_first(hits)
+        words = [match_word(hit.confidence, hit.is_match) for hit in hits]
+        return DescribeResult(texts=[hit.text for hit in hits], match=words)
 
     def explain(text: Text, segment: str) -> ExplainResult:
         """Explain why a part of a video, named by a search, fits a text."""

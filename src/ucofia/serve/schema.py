@@ -198,7 +198,7 @@ class VideosAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Hits, best first."""
+    """Hits: those that are a match first, each part by score."""
 
     text: str | None
     wanted: list[str] = Field(description="The texts that must fit, as the question was read.")
@@ -213,15 +213,18 @@ class SearchAnswer(BaseModel):
 
 
 class TextHitOut(BaseModel):
-    """A text that fits."""
+    """A text that fits; `match` is what a search for it would call the video."""
 
     text: str
     score: float
     levels: dict[str, float]
+    confidence: float | None = Field(description="null without a bank, and for uploads")
+    is_match: bool | None
+    match: Match | None
 
 
 class DescribeAnswer(BaseModel):
-    """Texts for a video, best first."""
+    """Texts for a video: those called a match first, each part by score."""
 
     texts: list[TextHitOut]
     seconds: float

@@ -40,7 +40,9 @@ def build_model(preset: Preset, backbone: str, frames: FrameSource | None, *, se
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if isinstance(frames, FeatureFrames):
-            return Model(_feature_towers(backbone, frames), without_patches(preset.model))
+            sentences = SentenceTower.from_pretrained(backbone)
+            towers = FeaturesBackbone(sentences, feature_width=frames.width)
+            return Model(towers, without_patches(preset.model))
         config = preset.model
         if isinstance(frames, TokenFrames):
             config = without_shift(config)
@@ -141,7 +143,3 @@ def _text_of(name: str) -> TextTower:
     if not isinstance(backbone, JoinedBackbone | FeaturesBackbone):
         raise SettingError("text", name, "it has no text tower that could be joined")
     return backbone.text
-
-
-def _feature_towers(backbone: str, frames: FeatureFrames) -> Backbone:
-    return FeaturesBackbone(SentenceTower.from_pretrained(backbone), feature_width=frames.width)

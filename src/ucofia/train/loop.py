@@ -34,6 +34,7 @@ from ucofia.errors import (
     UCoFiAError,
 )
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.provenance import git_commit, versions
 from ucofia.train import optim
 from ucofia.train.activation_checkpointing import checkpoint_blocks
@@ -45,7 +46,7 @@ from ucofia.train.settings import TrainData, TrainSettings, describe_run
 from ucofia.train.step import Encoder, Pairs, step_gradients
 from ucofia.train.trackers import Tracker, open_trackers
 from ucofia.train.validate import both_directions, split_scores
-from ucofia.types import Progress, TextBatch
+from ucofia.types import TextBatch
 
 
 def train(

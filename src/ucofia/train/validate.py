@@ -15,8 +15,8 @@ from ucofia.datasets.types import Split
 from ucofia.evaluate.gallery import gallery, level_scores, level_weights
 from ucofia.metrics import summarise, text_to_video_ranks, video_to_text_ranks
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.train.distributed import World
-from ucofia.types import Progress
 
 
 def split_scores(

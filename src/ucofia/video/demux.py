@@ -81,14 +81,11 @@ def as_video_errors(path: Path) -> Iterator[None]:
         reason = "it needs more memory than the limit (Limits.memory_bytes)"
         raise VideoLimitError(path, reason) from error
     except av.FFmpegError as error:
-        hint = "; it begins like an mp4 file, so it may be cut off" if _begins_as_mp4(path) else ""
+        with path.open("rb") as file:
+            is_mp4 = file.read(8)[4:] == b"ftyp"
+        hint = "; it begins like an mp4 file, so it may be cut off" if is_mp4 else ""
         reason = f"it is not a video the decoder can read ({error.strerror or error}){hint}"
         raise NotAVideoError(path, reason) from error
-
-
-def _begins_as_mp4(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(8)[4:] == b"ftyp"
 
 
 class PacketReader:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ucofia.index.calibration.confidence import TextKind, TextScores, standardise
+from ucofia.index.calibration.confidence import TextScores, standardise
+from ucofia.index.calibration.text_kinds import TextKind
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
@@ -17,7 +18,8 @@ from ucofia.scratch import scratch_array
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
-    from ucofia.types import Progress, TextFeatures
+    from ucofia.progress import Progress
+    from ucofia.types import TextFeatures
 
 Kinds = Mapping[TextKind, Array]  # which of the texts are of a kind
 Nulls = Mapping[TextKind, tuple[Array, Array]]  # mean and deviation per segment

@@ -27,13 +27,11 @@ from ucofia.index.calibration.confidence import (
     ODDS,
     Calibration,
     Confidence,
-    TextKind,
     TextScores,
     calibrate,
-    kind_of,
-    kinds_of,
     standardise,
 )
+from ucofia.index.calibration.text_kinds import TextKind, kind_of, kinds_of, prompt
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
@@ -41,19 +39,19 @@ from ucofia.package_files import cache_folder
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
-    from ucofia.types import Progress, TextFeatures
+    from ucofia.progress import Progress
+    from ucofia.types import TextFeatures
 
 logger = logging.getLogger(__name__)
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
-METHOD = (
-    "kinds, moments"  # names the way of solving: a bank that was solved in another is solved again
-)
+METHOD = "kinds, moments, prompts"  # of solving: a bank that was solved otherwise is solved again
 FEWEST_CACHED = 500  # texts; the features of fewer are not kept in the cache
 KEPT_FILES = 4  # banks, or models; each takes about 20 MB
 _PARTS = ("sentence", "words", "word_mask")
 _SCORES = ("best", "mean", "variance")
+REPLACED_TRIES = 20  # to write a table that others replace all the time
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
 
 
@@ -67,6 +65,7 @@ class Bank:
     solved_segments: int
     generation: str  # names the potentials; biases carry it
     changed_segments: int = 0  # that came or went since it was solved
+    version: int = 0  # of the table it was read from
 
     @property
     def is_solved(self) -> bool:
@@ -78,6 +77,10 @@ class Bank:
         """Which of the texts are of each kind."""
         kinds = np.array(kinds_of(self.texts))
         return {kind: kinds == kind for kind in ODDS if (kinds == kind).any()}
+
+    def prompts(self, texts: Sequence[str]) -> list[str]:
+        """The texts as they are encoded: words in a prompt, if the bank has words, too."""
+        return [prompt(text) for text in texts] if "words" in self.kinds else list(texts)
 
     def calibrations(self, segments: int) -> dict[TextKind, Calibration]:
         """What gives confidence in so many segments; none when unsolved, or with too few texts."""
@@ -163,12 +166,13 @@ def texts_of(model: str) -> list[str]:
 
 def prepare(model: "Model", texts: Sequence[str], progress: "Progress | None" = None) -> None:
     """Encode a bank before there is an index, so that the first one need not."""
-    encoded_texts(model, _unsolved(texts).texts, model.fingerprint(), progress)
+    bank = _unsolved(texts)
+    encoded_texts(model, bank.prompts(bank.texts), model.fingerprint(), progress)
 
 
 def read(store: Store) -> Bank | None:
     """Read the bank, or None."""
-    table = store.small(BANK)
+    table, version = store.small_at_version(BANK)
     if table is None or not len(table):
         return None
     about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
@@ -180,18 +184,19 @@ def read(store: Store) -> Bank | None:
         solved_segments=int(about.get("solved_segments", 0)),
         generation=about.get("generation", ""),
         changed_segments=int(about.get("changed_segments", 0)),
+        version=version,
     )
-    if bank.generation == _name(bank.texts, bank.potentials):
+    is_ours = about.get("model", store.settings.fingerprint) == store.settings.fingerprint
+    if is_ours and bank.generation == _name(bank.texts, bank.potentials):
         return bank
-    # Never solved, or by a version that solved in another way.
+    # Never solved, or for another model, or by a version that solved in another way.
     return replace(bank, potentials={}, solved_segments=0, generation="", changed_segments=0)
 
 
 def set_texts(store: Store, texts: Sequence[str]) -> Bank:
     """Replace the bank; the next `update` solves it."""
     bank = _unsolved(texts)
-    store.put_small(BANK, _table(bank))
-    return bank
+    return replace(bank, version=store.replace_small(BANK, _table(bank)) or 0)
 
 
 def table_of_texts(texts: Sequence[str]) -> Table:
@@ -244,25 +249,35 @@ def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Coll
     stored = [] if table is None else table["id"].to_pylist()
     gone = set(stored) - set(values_of(collection.segments, "id"))
     if gone:
-        bank = _count(store, bank, len(gone))
+        bank = _count(store, bank, len(gone)) or bank
         store.forget_small(BIAS, "id", sorted(gone))
     return bank
 
 
-def _count(store: Store, bank: Bank, changed: int) -> Bank:
+def _count(store: Store, bank: Bank, changed: int) -> Bank | None:
     # Before the change itself: a run that is killed in between only makes solving due earlier.
-    counted = replace(bank, changed_segments=bank.changed_segments + changed)
-    _put(store, counted)
-    return counted
+    return _put(store, replace(bank, changed_segments=bank.changed_segments + changed))
 
 
-def _put(store: Store, bank: Bank) -> None:
-    """Write a bank, unless the index has changed to another model since it was read.
+def _put(store: Store, bank: Bank) -> Bank | None:
+    """Write what was found for a bank; None if it has other texts, or another model, by now.
 
     A lock keeps others from that; where there is none, solving takes long enough for it.
     """
-    store.require_same()
-    store.put_small(BANK, _table(bank))
+    table = _table(bank)
+    about = {**(table.schema.metadata or {}), b"model": store.settings.fingerprint.encode()}
+    table = table.replace_schema_metadata(about)
+    for _ in range(REPLACED_TRIES):
+        store.require_same()
+        version = store.replace_small(BANK, table, version=bank.version)
+        if version is not None:
+            return replace(bank, version=version)
+        held = read(store)
+        if held is None or held.texts != bank.texts:
+            break
+        bank = replace(bank, version=held.version)
+    logger.info("%s: another process set the bank meanwhile; its bank stays", store.path)
+    return None
 
 
 def solve(
@@ -276,11 +291,23 @@ def solve(
     """Run Sinkhorn-Knopp on the whole collection; returns the bank with its solution."""
     if not len(collection):
         return bank
-    text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)
+    asked = bank.prompts(bank.texts)
+    text = encoded_texts(model, asked, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
-    solved = Bank(bank.texts, found.potentials, found.scores, len(collection), generation)
-    _put(store, solved)
+    solved = _put(
+        store,
+        Bank(
+            bank.texts,
+            found.potentials,
+            found.scores,
+            len(collection),
+            generation,
+            version=bank.version,
+        ),
+    )
+    if solved is None:
+        return bank
     ids = values_of(collection.segments, "id")
     store.put_small(BIAS, _bias_table(ids, generation, found.biases, found.nulls))
     return solved
@@ -327,7 +354,8 @@ def _extend(
     solver: Solver | None,
 ) -> Bank:
     some = collection.rows(rows)
-    text = encoded_texts(model, bank.texts, store.settings.fingerprint, progress)
+    asked = bank.prompts(bank.texts)
+    text = encoded_texts(model, asked, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(
         store, model, text, bank.kinds, some, progress, bank.potentials
     )
@@ -336,6 +364,8 @@ def _extend(
     best = np.fmax(bank.scores.best, found.scores.best)
     bank = replace(bank, scores=replace(bank.scores, best=best))
     counted = _count(store, bank, len(rows))
+    if counted is None:
+        return bank
     ids = values_of(some.segments, "id")
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
     store.put_small(BIAS, table, merge=True)
@@ -397,7 +427,7 @@ def encoded_texts(
 
     Args:
         model: Encodes what is not known.
-        texts: The bank.
+        texts: The bank's, with their prompts.
         fingerprint: The model's own, which an index knows without reading all weights.
         progress: Told how many texts are encoded.
     """

@@ -29,18 +29,15 @@ from typing import Literal, Protocol
 import numpy as np
 from jaxtyping import Float
 
+from ucofia.index.calibration.text_kinds import FEWEST_TEXTS, TextKind
 from ucofia.index.storage.schema import Array
 
-TextKind = Literal["words", "sentence"]
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
-ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.1, 0.8), "sentence": (-2.7, 1.1)}
-MOST_WORDS = 2  # besides articles; a longer query is a sentence
-ARTICLES = frozenset(("a", "an", "the"))
+ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.3, 0.75), "sentence": (-2.7, 1.1)}
 MATCH = 0.5  # confidence from which a hit is called a match
 STRONG = 0.8  # confidence from which a match is called strong
 MAYBE = 0.25  # confidence from which what is no match may still be one
-FEWEST_TEXTS = 20  # below this no curve can be laid through them
 _LOW, _HIGH = 0.1, 0.7  # the middle of the bank's best values
 _STEP = 0.02
 _GRID = np.arange(-4.0, 16.0, 0.05)  # standardised scores at which a law is tabled
@@ -175,25 +172,6 @@ class TextScores:
     def __getitem__(self, texts: Array) -> "TextScores":
         """Select some texts."""
         return TextScores(self.best[texts], self.mean[texts], self.variance[texts], self.segments)
-
-
-def kind_of(text: str) -> TextKind:
-    """Classify a query: one or two words, articles aside, or a sentence.
-
-    Example:
-        >>> kind_of("a dog"), kind_of("red car"), kind_of("a dog in the snow")
-        ('words', 'words', 'sentence')
-    """
-    words = [word for word in text.lower().split() if word not in ARTICLES]
-    return "words" if len(words) <= MOST_WORDS else "sentence"
-
-
-def kinds_of(texts: Sequence[str]) -> tuple[TextKind, ...]:
-    """The kind of every text of a bank; all are one kind where either has too few texts."""
-    kinds = tuple(kind_of(text) for text in texts)
-    words = kinds.count("words")
-    is_one = min(words, len(kinds) - words) < FEWEST_TEXTS
-    return tuple("sentence" if is_one else kind for kind in kinds)
 
 
 def calibrate(scores: TextScores, kind: TextKind, segments: int) -> Calibration | None:

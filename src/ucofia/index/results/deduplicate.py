@@ -7,16 +7,20 @@ best of them, and files that were deleted since they were indexed are left out.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from ucofia.index.results.catalogue import Catalogue, is_there
 from ucofia.index.results.hits import Hit
+from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentInfo
 
 RankHits = Callable[[int], list[Hit]]  # the best so many hits
 IsAlike = Callable[[SegmentInfo, SegmentInfo], bool]
+
+Judged = TypeVar("Judged", "DistinctHit", TextHit)
 
 LOOK_AHEAD = 10  # hits beyond those wanted, among which duplicates are searched
 ALIKE = 0.92  # cosine of the vectors of two segments
@@ -63,6 +67,20 @@ def distinct_hits(
         if len(result.hits) >= wanted or len(hits) < asked:
             return result
         asked *= 2
+
+
+def matches_first(hits: Sequence[Judged]) -> list[Judged]:
+    """Order a list as people read it: matches, then the rest, each by score as they come.
+
+    Score and confidence may disagree, see docs/search.md. The command, the page, the HTTP API and
+    the tools for assistants all list hits in this order.
+    """
+
+    def is_unlikely(one: Judged) -> bool:
+        hit = one.hit if isinstance(one, DistinctHit) else one
+        return hit.is_match is False
+
+    return sorted(hits, key=is_unlikely)
 
 
 def _distinct(

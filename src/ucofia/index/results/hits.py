@@ -1,10 +1,10 @@
 """What a search returns: hits with their evidence, one per video with its best moments.
 
-A combined query (`TextQuery` of several texts) gives hits with one `HitPart` per text.
+A combined query (`TextQuery` of several texts) gives hits with one `HitPart` per text: `combined`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,24 +15,18 @@ import torch
 
 from ucofia.errors import NotExplainableError
 from ucofia.index.calibration.bank import Null, confidence_of
-from ucofia.index.calibration.confidence import MATCH, standardise
-from ucofia.index.search.combined import Combination, rank
 from ucofia.index.search.preview import Preview
-from ucofia.index.search.scoring import Query, Ranking, rank_videos, rows_of_videos
+from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below, where
 from ucofia.index.storage.schema import Array
-from ucofia.index.text_query import TextQuery
 from ucofia.similarity.levels import text_units, video_units
 
 if TYPE_CHECKING:
     from ucofia.index.results.explain import Explanation
 
-ExplainRow = Callable[[str, Query, int], "Explanation"]  # of a text, for a row
-
 MOMENTS = 3
-CONFIDENCE_OFF = 1e-4  # how far confidences of rows that are scored together may be off
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,8 @@ class HitPart:
     text: str
     is_wanted: bool
     score: float
-    confidence: float | None  # that this text fits, wanted or not
+    # That this text fits, wanted or not; of a wanted one, beside the other wanted ones.
+    confidence: float | None
     is_match: bool | None
     explainer: "Callable[[], Explanation] | None" = field(default=None, repr=False, compare=False)
 
@@ -219,22 +214,23 @@ def hits_of(
 def _moments(
     query: Query | None, collection: Collection, row: int, preview: Preview | None
 ) -> tuple[Moment, ...]:
-    others = _other_rows(collection, row)
+    others = other_rows(collection, row)
     if query is None or not len(others):
         return ()
     ranking = Searcher(collection, preview, among=others).rank_one(query, top=MOMENTS)
-    return _moments_of(collection, ranking, partial(best_second, query, collection))
+    return moments_of(collection, ranking, partial(best_second, query, collection))
 
 
-def _other_rows(collection: Collection, row: int) -> Array:
+def other_rows(collection: Collection, row: int) -> Array:
     """The rows of the other segments of the same video."""
     rows = collection.rows_of_path[collection.segments[row].path]
     return np.array([other for other in rows if other != row], dtype=np.int64)
 
 
-def _moments_of(
+def moments_of(
     collection: Collection, ranking: Ranking, best: Callable[[int], float]
 ) -> tuple[Moment, ...]:
+    """Turn ranked rows into moments; `best` gives the best second of a row."""
     return tuple(
         Moment(
             segment=collection.segments[row].id,
@@ -245,142 +241,3 @@ def _moments_of(
         )
         for at, row in enumerate(ranking.rows.tolist())
     )
-
-
-def combined_hits(
-    question: TextQuery,
-    combination: Combination,
-    nulls: Sequence[Null | None],
-    explain: ExplainRow,
-    *,
-    top: int,
-    grouped: bool,
-    min_confidence: float | None,
-) -> list[Hit]:
-    """Answer a question of several texts: segments, or one of each video, that are sure enough."""
-    first = combination.parts[0]
-    collection = first.searcher.collection
-    if min_confidence:
-        combination = combination.among(
-            _may_be_confident(combination, nulls, min_confidence, grouped=grouped)
-        )
-
-    def segments(count: int) -> Ranking:
-        return rank(combination, top=count)
-
-    wanted = top
-    while True:
-        found = rank_videos(segments, collection, top=wanted) if grouped else segments(wanted)
-        plain = hits_of(first.query, collection, found, with_moments=False)
-        rows = found.rows.tolist()
-        hits = [
-            _judged(hit, question, combination, row, nulls, explain)
-            for hit, row in zip(plain, rows, strict=True)
-        ]
-        kept = [
-            hit for hit in hits if not min_confidence or (hit.confidence or 0.0) >= min_confidence
-        ]
-        if len(kept) >= top or len(found.rows) < wanted:
-            break
-        wanted *= 4
-    if not grouped:
-        return kept[:top]
-    return [replace(hit, moments=_combined_moments(hit, combination)) for hit in kept[:top]]
-
-
-def _may_be_confident(
-    combination: Combination, nulls: Sequence[Null | None], min_confidence: float, *, grouped: bool
-) -> Array:
-    """The rows that can be sure enough, in one pass over all; of videos, all their rows."""
-    searcher, collection = combination.searcher, combination.searcher.collection
-    rows = np.arange(len(collection)) if searcher.among is None else searcher.among
-    bound = min_confidence - CONFIDENCE_OFF
-    is_confident = np.full(len(rows), combination.wanted > 0)
-    for at, (part, null) in enumerate(zip(combination.parts, nulls, strict=True)):
-        if null is None:
-            return rows[:0]
-        total = part.totals(rows).total.astype(np.float64)
-        z = standardise(total, null.mean[rows], null.deviation[rows])
-        value = null.calibration.confidence(z)  # NaN where it is unknown: left out
-        if at < combination.wanted:
-            is_confident &= value >= bound
-        else:
-            is_confident &= (value < MATCH + CONFIDENCE_OFF) | (1 - value >= bound)
-    found = rows[is_confident]
-    return np.intersect1d(rows_of_videos(collection, found), rows) if grouped else found
-
-
-def _judged(
-    hit: Hit,
-    question: TextQuery,
-    combination: Combination,
-    row: int,
-    nulls: Sequence[Null | None],
-    explain: ExplainRow,
-) -> Hit:
-    """Add the score and confidence of each text to a hit, and their combined confidence."""
-    parts = []
-    texts = zip(question.texts, combination.parts, nulls, strict=True)
-    for at, (text, part, null) in enumerate(texts):
-        total = float(part.totals(np.array([row]), alone=True).total[0])
-        confidence, is_match = confidence_of(null, row, total)
-        parts.append(
-            HitPart(
-                text=text,
-                is_wanted=at < combination.wanted,
-                score=total,
-                confidence=confidence,
-                is_match=is_match,
-                explainer=partial(explain, text, part.query, row),
-            )
-        )
-    confidence, is_match = combined_confidence(parts)
-    return replace(
-        hit,
-        confidence=confidence,
-        is_match=is_match,
-        best_second=_combined_best_second(combination, row),
-        parts=tuple(parts),
-        explainer=parts[0].explainer,
-    )
-
-
-def combined_confidence(parts: Sequence[HitPart]) -> tuple[float | None, bool | None]:
-    """The lowest confidence of the wanted texts, and whether all of these and no other match.
-
-    An unwanted text can lower the confidence, when it matches, but never raise it: the confidence
-    of an absence is unknown. So there is none where nothing is wanted.
-    """
-    values, matches = [], []
-    for part in parts:
-        if part.confidence is None or part.is_match is None:
-            return None, None
-        if part.is_wanted or part.is_match:
-            values.append(part.confidence if part.is_wanted else 1 - part.confidence)
-        matches.append(part.is_match == part.is_wanted)
-    if not any(part.is_wanted for part in parts):
-        return None, None
-    return min(values), all(matches)
-
-
-def _combined_best_second(combination: Combination, row: int) -> float:
-    """The second of the frame that counted most for all wanted texts together."""
-    collection = combination.searcher.collection
-    seconds = collection.segments[row].frame_seconds
-    weights: list[Array] = []
-    for part in combination.parts[: combination.wanted]:
-        weight = frame_weights(part.query, collection, row)
-        if weight is not None:
-            weights.append(weight[: len(seconds)])
-    if not weights or not seconds:
-        return best_second(None, collection, row)
-    return seconds[int(np.sum(weights, axis=0).argmax())]
-
-
-def _combined_moments(hit: Hit, combination: Combination) -> tuple[Moment, ...]:
-    collection = combination.searcher.collection
-    others = _other_rows(collection, collection.row_of_segment[hit.segment])
-    if not len(others):
-        return ()
-    found = rank(combination.among(others), top=MOMENTS)
-    return _moments_of(collection, found, partial(_combined_best_second, combination))

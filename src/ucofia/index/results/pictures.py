@@ -160,7 +160,7 @@ def _word(
     best = word.patches[0]
     picture = _thumbnail(explanation, best.frame, WORD_PICTURE)
     lit = [p for p in word.patches if p.frame == best.frame]
-    if explanation.grid and any(p.row is not None for p in lit):
+    if explanation.grid and best.row is not None:  # else it is the frame that fits, no part of it
         dark = ImageEnhance.Brightness(ImageEnhance.Color(picture).enhance(0.35)).enhance(0.45)
         bright, picture, side = picture, dark, WORD_PICTURE / explanation.grid
         for patch in lit:
@@ -179,7 +179,7 @@ def _word(
     label = _fitting(pen, word.word, _font(18, bold=True), WORD_PICTURE)
     pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
     share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
-    part = "the frame" if best.row is None else "this patch"
+    part = "the whole frame" if best.row is None else "this patch"
     detail = f"{part} at {format_timecode(best.second, tenths=True)}: {best.similarity:.2f}"
     pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
     if share:

@@ -35,11 +35,13 @@ Likeness: TypeAlias = tuple[Float[Array, " v"], dict[str, Float[Array, " v"]]]
 
 @dataclass(frozen=True)
 class TextHit:
-    """A text that fits a video."""
+    """A text that fits a video; its confidence is what a search for it would give this video."""
 
     text: str
     score: float
     levels: dict[str, float]
+    confidence: float | None = None  # None without a bank, and for files outside the index
+    is_match: bool | None = None
 
 
 def features_of(
@@ -54,16 +56,23 @@ def features_of(
 
 
 def describe(
-    model: Model, video: VideoFeatures, texts: Sequence[str], *, top: int, fingerprint: str
+    model: Model,
+    video: VideoFeatures,
+    texts: Sequence[str],
+    prompts: Sequence[str],
+    *,
+    top: int,
+    fingerprint: str,
 ) -> list[TextHit]:
     """Rank texts for a video; a text scores as the best of its segments.
 
-    `fingerprint` is the model's, under which the features of a bank are kept.
+    `prompts` are the texts as they are encoded. `fingerprint` is the model's, under which the
+    features of a bank are kept.
     """
     if not texts:
         raise EmptyInputError("text", [0])
     found: list[TextHit] = []
-    for features in encoded_texts(model, texts, fingerprint, None):
+    for features in encoded_texts(model, prompts, fingerprint, None):
         with torch.inference_mode():
             levels = model.score(features, video)
         total, segment = levels.total().max(1)

@@ -16,8 +16,12 @@ from jaxtyping import Float, Int, Int8, Num
 from torch import Tensor
 
 from ucofia.config import VideoUnit
-from ucofia.index.search.int8_product import LARGEST, int8_product
-from ucofia.index.search.quantise import LENGTH_ROUNDING, QuantisedUnits
+from ucofia.index.search.quantise import (
+    LARGEST,
+    LENGTH_ROUNDING,
+    QuantisedUnits,
+    int8_product,
+)
 from ucofia.index.storage.schema import Array
 
 # Block sizes whose products stay in the processor's cache.

@@ -1,6 +1,6 @@
 """The preview of an index: quantised vectors of all segments, in plain files beside the index.
 
-Pruning reads it (`bounds`). Without a preview every search returns the same list, only slower. It
+Pruning reads it (`pruning`). Without a preview every search returns the same list, only slower. It
 is derived data: it can be deleted and made again at any time. Why it bounds a score: `quantise`.
 
 A saved preview names the index and the version it was made from and holds the ids and content
@@ -175,7 +175,8 @@ def save(
     arrays = folder / secrets.token_hex(8)
     arrays.mkdir(parents=True)
     try:
-        for name, array in {"ids": rows.ids, "sums": rows.checksums, **_named(axes)}.items():
+        named = {f"{unit}.{side}": getattr(axes[unit], side) for unit in axes for side in _SIDES}
+        for name, array in {"ids": rows.ids, "sums": rows.checksums, **named}.items():
             with _written(arrays / f"{name}.npy") as file:
                 np.save(file, array)
         _write(_parts(collection, axes, old), len(collection), arrays)
@@ -353,10 +354,6 @@ def _arrays(preview: Preview) -> dict[str, Array]:
 
 
 _SIDES = ("stored", "text")
-
-
-def _named(axes: Mapping[VideoUnit, Axes]) -> dict[str, Array]:
-    return {f"{unit}.{side}": getattr(axes[unit], side) for unit in axes for side in _SIDES}
 
 
 def _sizes(preview: Preview, unit: VideoUnit) -> list[int]:

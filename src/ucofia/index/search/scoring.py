@@ -8,6 +8,7 @@ equals. So those that may enter a list are scored once more, each one alone (`al
 score is the same bits whatever else was looked at, and it decides.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,12 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ucofia.config import VideoUnit
 from ucofia.index.storage.collection import Collection, Column, empty_rows
 from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.similarity import levels as similarity
 from ucofia.similarity.levels import Gate, Level
 from ucofia.types import Levels, TextFeatures, VideoFeatures
+
+logger = logging.getLogger(__name__)
 
 SCORED_AT_ONCE = 64  # segments; their similarities and single-precision copy stay in the cache
 # Scores and bounds are sums in different orders; they may differ by this share of their size.
@@ -40,6 +44,24 @@ class Query:
         """How much each level counts in the average."""
         weights = {name: level.aggregator.level.weight for name, level in self.levels.items()}
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+    def scaled_share(self, name: str) -> float:
+        """What a similarity of a level counts in the score: its share, logit scale included."""
+        scale = self.levels[name].scale
+        return self.shares[name] * (1.0 if scale is None else float(scale))
+
+    def unit_of(self, name: str) -> VideoUnit:
+        """What a level meets of a video."""
+        return self.levels[name].aggregator.level.video
+
+    def is_pooled(self, name: str) -> bool:
+        """Whether a level pools the frames anew for every text (X-Pool)."""
+        return self.levels[name].pooler is not None
+
+    def names_of(self, units: Sequence[VideoUnit]) -> list[str]:
+        """The levels that meet some kinds of units, but for those that pool them."""
+        names = [name for name in self.levels if self.unit_of(name) in units]
+        return [name for name in names if not self.is_pooled(name)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +89,7 @@ class Ranking:
         return Ranking(self.rows[which], self.scores[which], self.scored)
 
 
-def queries(model: Model, text: TextFeatures) -> list[Query]:
+def prepare_queries(model: Model, text: TextFeatures) -> list[Query]:
     """Prepare every text of a batch for scoring, on the processor."""
     with torch.inference_mode():
         text = text.to("cpu")
@@ -105,7 +127,10 @@ def top_k(
     top: int,
     query: Query | None = None,
 ) -> Ranking:
-    """Sort scored rows, keep the first `top`; with a query, finalists are scored alone first."""
+    """Sort scored rows, keep the first `top`; with a query, finalists are scored alone first.
+
+    A row whose score is NaN or infinite is left out: its vectors, or its biases, are damaged.
+    """
     which, seen = finalists(scores.total, top), len(rows)
     rows, scores = rows[which], scores[which]
     if query is not None and len(rows):
@@ -122,15 +147,20 @@ def top_k(
 
 def finalists(totals: Float[Array, " n"], top: int) -> Array:
     """Rows whose score is within rounding of the k-th, so that ties compete."""
-    if len(totals) <= top:
-        return np.arange(len(totals))
+    rows = np.flatnonzero(np.isfinite(totals))
+    if len(rows) < len(totals):
+        logger.warning("scores of %d segments are NaN; see `verify`", len(totals) - len(rows))
+        totals = totals[rows]
+    if len(rows) <= top:
+        return rows
     limit = np.partition(totals, -top)[-top]
-    return np.flatnonzero(totals >= limit - 2 * slack(totals))
+    return np.asarray(rows[totals >= limit - 2 * slack(totals)])
 
 
 def slack(scores: Array) -> np.float32:
     """Largest rounding difference between two orders of summation."""
-    return np.float32(SUM_ROUNDING * (1 + np.abs(scores).max(initial=0)))
+    largest = np.abs(scores).max(initial=0, where=np.isfinite(scores))
+    return np.float32(SUM_ROUNDING * (1 + largest))
 
 
 def _score(

@@ -4,7 +4,7 @@ Order is by score, then by path, then by second: the same list every time, ties 
 returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
 number of candidates. All three take queries of one model and share the passes over the collection;
 every answer is the one that its query gets alone. `measure_recall` says how much of the exact list
-`fast` finds.
+`fast` finds; `with_min_confidence` ranks only what is confident enough.
 """
 
 import json
@@ -17,11 +17,30 @@ import numpy as np
 import torch
 
 from ucofia.atomic import write_atomic
-from ucofia.index.search import bounds
+from ucofia.index.calibration.bank import Null
 from ucofia.index.search.preview import Preview
-from ucofia.index.search.pruning import Pruning, biases
+from ucofia.index.search.pruning import (
+    Pruning,
+    biases,
+    centres_of_levels,
+    estimate,
+    has_estimate,
+    is_bounded,
+    largest_similarities,
+    level_bound,
+    pooled_estimate,
+    words_of,
+)
 from ucofia.index.search.quantise import CUTS
-from ucofia.index.search.scoring import Query, Ranking, score, score_many, top_k
+from ucofia.index.search.scoring import (
+    Query,
+    Ranking,
+    rank_videos,
+    rows_of_videos,
+    score,
+    score_many,
+    top_k,
+)
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 
@@ -34,6 +53,7 @@ FAST_CANDIDATES = 150  # of these, how many it scores
 POOLED_CANDIDATES = 50  # how many, where frames are pooled anew for every text (X-Pool)
 QUERIES_AT_ONCE = 16
 KEPT_ENTRIES = 2**25  # products of words and centres that queries of one pass keep
+MARGIN_ROUNDING = 1e-4  # how far sums in single precision may be off, per size of what is summed
 SAMPLED_TEXTS = 10  # of the bank, for the recall of `fast`
 RECALL_FILE = "recall.json"
 
@@ -130,13 +150,13 @@ def prunings(
     if not queries:
         return
     count = len(collection) if among is None else len(among)
-    if preview is None or not all(map(bounds.is_bounded, queries)) or count <= FEW:
+    if preview is None or not all(map(is_bounded, queries)) or count <= FEW:
         yield from brute_force(queries, collection, top=top, among=among)
         return
     for some in _query_batches(queries, count):
-        centres = bounds.centres_of_levels(some, preview, among, names=list(some[0].levels))
+        centres = centres_of_levels(some, preview, among, names=list(some[0].levels))
         for query, products in zip(some, centres, strict=True):
-            pruning = Pruning(
+            begun = Pruning(
                 query,
                 collection,
                 top=top,
@@ -144,8 +164,8 @@ def prunings(
                 centres=products,
                 preview=preview,
             )
-            pruning.seed(SEEDS)
-            yield pruning
+            begun.seed(SEEDS)
+            yield begun
 
 
 def fast(
@@ -182,7 +202,7 @@ def candidates(queries: Sequence[Query], *, top: int) -> int:
 
 def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
     """Tell whether `fast` leaves out any of so many segments."""
-    if not queries or not all(map(bounds.has_estimate, queries)):
+    if not queries or not all(map(has_estimate, queries)):
         return False
     few = 0 if _pools(queries) else FAST_FROM
     return count > max(candidates(queries, top=top), few)
@@ -190,7 +210,7 @@ def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
 
 def _pools(queries: Sequence[Query]) -> bool:
     """Whether the model of these queries has a level that pools frames."""
-    return any(bounds.is_pooled(queries[0], name) for name in queries[0].levels)
+    return any(queries[0].is_pooled(name) for name in queries[0].levels)
 
 
 def reranks(
@@ -224,6 +244,7 @@ class Rerank:
 
     def keep(self, count: int) -> Array:
         """Keep those of the highest estimates, of equals the first; returns their estimates."""
+        self.estimates = np.where(np.isnan(self.estimates), -np.inf, self.estimates)  # damaged
         if 0 < count < len(self.rows):
             least = np.partition(self.estimates, -count)[-count]
             high = np.flatnonzero(self.estimates >= least)
@@ -254,16 +275,16 @@ def _video_estimates(
     preview: Preview | None,
 ) -> list[Array]:
     """Scores of the video level for each query, plus the biases of all levels."""
-    names = bounds.names_of(queries[0], ["video"])
+    names = queries[0].names_of(["video"])
     totals = [biases(query, collection, among) for query in queries]
     if preview is None:
-        products = [bounds.largest(query, names, collection, among) for query in queries]
+        products = [largest_similarities(query, names, collection, among) for query in queries]
     else:
-        products = bounds.centres_of_levels(queries, preview, among, names=names)
+        products = centres_of_levels(queries, preview, among, names=names)
     for query, total, found in zip(queries, totals, products, strict=True):
-        total += bounds.pooled_estimate(query, collection, among)
+        total += pooled_estimate(query, collection, among)
         for name, largest in found.items():
-            total += bounds.counted(query, name, largest)
+            total += level_bound(query, name, largest)
     return totals
 
 
@@ -276,15 +297,15 @@ def _frame_and_patch_estimates(
     """Estimated scores of frame and patch levels of some rows; not a bound."""
     total = np.zeros(len(rows), np.float32)
     if preview is None:  # patches are too many to read
-        found = bounds.largest(query, bounds.names_of(query, ["frame"]), collection, rows)
+        found = largest_similarities(query, query.names_of(["frame"]), collection, rows)
         for name, largest in found.items():
-            total += bounds.counted(query, name, largest)
+            total += level_bound(query, name, largest)
         return total
-    names = bounds.names_of(query, ["frame", "patch"])
-    (centres,) = bounds.centres_of_levels([query], preview, rows, names=names)
+    names = query.names_of(["frame", "patch"])
+    (centres,) = centres_of_levels([query], preview, rows, names=names)
     for name, centre in centres.items():
-        words = bounds.words_of(query, name, preview.quantised[bounds.unit_of(query, name)])
-        total += np.float32(words.share) * bounds.estimate(
+        words = words_of(query, name, preview.quantised[query.unit_of(name)])
+        total += np.float32(words.share) * estimate(
             words, preview.quantised[words.unit], rows, centre
         )
     return total
@@ -296,6 +317,73 @@ def _query_batches(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Que
     size = max(1, min(QUERIES_AT_ONCE, KEPT_ENTRIES // (rows * words)))
     for start in range(0, len(queries), size):
         yield queries[start : start + size]
+
+
+def with_min_confidence(
+    searcher: Searcher,
+    query: Query,
+    null: Null | None,
+    *,
+    top: int,
+    grouped: bool,
+    least: float,
+) -> Ranking:
+    """Rank segments, or the best one of each video, of at least the confidence `least`.
+
+    Confidence is not monotone in the score: a hub, near every text, needs a higher score. So two
+    lists are made, each longer than the last. One is ordered by score; it ends the search when
+    enough of it is confident. The other is ordered by the margin of a score above what its segment
+    needs; it ends the search when the margin becomes negative, because then it holds all that are
+    confident.
+    """
+    collection = searcher.collection
+    if null is None:
+        return searcher.rank_one(query, top=1)[np.arange(0)]
+
+    def listed(searcher: Searcher, wanted: int) -> tuple[Ranking, Ranking]:
+        """A list by score, and those of it that are confident."""
+
+        def rank(count: int) -> Ranking:
+            return searcher.rank_one(query, top=count)
+
+        found = rank_videos(rank, collection, top=wanted) if grouped else rank(wanted)
+        scores = zip(found.rows.tolist(), found.scores.total.tolist(), strict=True)
+        known = [null.confidence(row, total) for row, total in scores]
+        sure = [one is not None and one.value >= least for one in known]
+        return found, found[np.flatnonzero(sure)]
+
+    wanted = top
+    while True:
+        found, sure = listed(searcher, wanted)
+        if len(sure.rows) >= top or len(found.rows) < wanted:
+            return sure[np.arange(min(top, len(sure.rows)))]
+        rows = _all_confident(searcher, query, null, wanted, least)
+        if rows is not None:
+            if grouped:  # a video is judged by its best segment
+                rows = rows_of_videos(collection, rows)
+            sure = listed(searcher.within(rows), max(1, len(rows)))[1]
+            return sure[np.arange(min(top, len(sure.rows)))]
+        wanted *= 4
+
+
+def _all_confident(
+    searcher: Searcher, query: Query, null: Null, wanted: int, least: float
+) -> Array | None:
+    """List all rows that may be confident, if they are fewer than `wanted`."""
+    needed = null.total_of(least)
+    if np.isneginf(needed).any():  # every score is confident enough
+        return None
+    known = np.flatnonzero(np.isfinite(needed))
+    biases = {
+        name: (searcher.collection.biases.get(name, 0.0) - needed).astype(np.float32)
+        for name in query.levels
+    }
+    ranking = searcher.within(known).with_biases(biases).rank_one(query, top=wanted)
+    margin = MARGIN_ROUNDING * (1 + np.abs(needed[known]).max(initial=0))
+    is_enough = ranking.scores.total >= -margin
+    if len(ranking.rows) == wanted and is_enough.all():
+        return None
+    return np.sort(ranking.rows[is_enough])
 
 
 @dataclass(frozen=True)
@@ -331,7 +419,7 @@ def measure_recall(asked: Sequence[Query], searcher: Searcher) -> Recall:
 def save_recall(folder: Path, version: Sequence[str | int], recall: Recall) -> None:
     """Keep what was measured at a version; where nothing can be written, it is not kept."""
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_atomic(
             folder / RECALL_FILE, json.dumps({"version": _key(version), **asdict(recall)})
         )

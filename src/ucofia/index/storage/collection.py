@@ -59,26 +59,21 @@ class Column:
 
     def take(self, rows: Array) -> Array:
         """Gather some rows, in their order."""
-        piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
-        first = self.pieces[0]
-        if len(self.pieces) == 1:
-            return np.asarray(first[offset])
-        out = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-        for which in np.unique(piece):
-            here = piece == which
-            out[here] = self.pieces[which][offset[here]]
-        return out
+        return self._gather(rows)
 
     def take_units(self, rows: Array, units: Array) -> Array:
         """Gather single vectors: one unit of each row."""
+        return self._gather(rows, units)
+
+    def _gather(self, rows: Array, *units: Array) -> Array:
         piece, offset = self.piece_of_row[rows], self.offset_of_row[rows]
         first = self.pieces[0]
         if len(self.pieces) == 1:
-            return np.asarray(first[offset, units])
-        out = np.empty((len(rows), first.shape[2]), dtype=first.dtype)
+            return np.asarray(first[(offset, *units)])
+        out = np.empty((len(rows), *first.shape[1 + len(units) :]), dtype=first.dtype)
         for which in np.unique(piece):
             here = piece == which
-            out[here] = self.pieces[which][offset[here], units[here]]
+            out[here] = self.pieces[which][(offset[here], *(unit[here] for unit in units))]
         return out
 
     def take_into(self, rows: Array, out: "torch.Tensor") -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.commit import CommitConflictError
+from lance.fragment import write_fragments
 
 from ucofia import errors
 from ucofia.errors import (
@@ -131,29 +133,29 @@ def exists(path: Path | str) -> bool:
     return not is_unfinished(address) and has_table(address, SEGMENTS)
 
 
-def create_local(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+def create_marked(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
     """Make the tables of an index in a folder that is marked as unfinished meanwhile."""
     for name, table in others.items():
         write_lance(with_checksums(name, table), table_path(where, name), "create")
     return write_lance(segments, table_path(where), "create")
 
 
-def create_remote(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
-    """Make the tables of an index where nothing can be marked.
+def create_unmarked(where: str, segments: Table, others: Mapping[str, Table]) -> Any:
+    """Make the tables of an index where nothing can be marked: without a lock.
 
-    To create `segments` is one conditional write, so only one of several creators gets further.
+    The first version of `segments` is one conditional write: only one creator gets further.
     A small table that was there before belongs to no index and is replaced; one that came since
     is another process's, who works with this index already, and stays.
     """
     stale = {name for name in others if has_table(where, name)}
     try:
-        made = write_lance(segments, table_path(where), "create")
+        made = write_lance(segments, table_path(where), "first")
     except (OSError, ValueError) as error:
         if has_table(where, SEGMENTS):
             raise IndexExistsError(where) from error
         raise
     for name, table in others.items():
-        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "create"
+        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "first"
         try:
             write_lance(summed, table_path(where, name), mode)
         except (OSError, ValueError):
@@ -210,8 +212,24 @@ def has_table(path: str, name: str) -> bool:
     return True
 
 
-def write_lance(table: Table, where: str, mode: str) -> Any:
-    """Write a table; `mode` is "create" or "overwrite"."""
+def write_lance(table: Table, where: Any, mode: str) -> Any:
+    """Write a table at a place, or over an open one; `mode` is "create", "first" or "overwrite".
+
+    To create one Lance looks whether it is there, and overwrites what another process makes since;
+    "first" is an error then. Whoever holds the lock does not need it.
+    """
+    if mode == "first":
+        try:
+            made = write_fragments(
+                table,
+                where,
+                mode="create",
+                data_storage_version=STORAGE_VERSION,
+                return_transaction=True,
+            )
+            return lance.LanceDataset.commit(where, made, max_retries=0)
+        except CommitConflictError as error:
+            raise FileExistsError(errno.EEXIST, f"{where} was made meanwhile") from error
     return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
 
 

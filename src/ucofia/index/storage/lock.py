@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -28,11 +27,10 @@ from ucofia.index.storage.location import (
     UNFINISHED,
     is_free,
     is_remote,
+    is_unfinished,
     writing,
 )
-
-if TYPE_CHECKING:  # costs torch
-    from ucofia.types import Progress
+from ucofia.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -148,25 +146,33 @@ def noted_progress(path: str, progress: "Progress | None") -> "Progress":
 
 
 @contextlib.contextmanager
-def creating(path: str) -> Iterator[None]:
-    """Mark a local folder as unfinished for a while, and clear it of what was left so before."""
+def creating(path: str) -> Iterator[bool]:
+    """Mark a local folder as unfinished for a while, and clear it of what was left so before.
+
+    Yields whether that was done. Not without a lock: what looks left may be another creator's.
+    """
     if not is_free(path):
         raise ForeignFolderError(path)
     if is_remote(path):
-        yield
+        yield False
         return
     with writing(path):
         os.makedirs(path, exist_ok=True)
-    with writer_lock(path, verb="create"):
+    with writer_lock(path, verb="create") as is_locked:
         if not is_free(path):  # another process was quicker
             raise IndexExistsError(path)
+        if not is_locked:
+            if is_unfinished(path):
+                raise ForeignFolderError(path)
+            yield False
+            return
         marker = Path(path, UNFINISHED)
         with writing(path):
             for name in os.listdir(path) if marker.exists() else ():
                 if name.endswith(".lance"):
                     shutil.rmtree(os.path.join(path, name))
             marker.touch()
-        yield
+        yield True
         with writing(path):
             marker.unlink()
 

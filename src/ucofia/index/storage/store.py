@@ -33,6 +33,7 @@ from ucofia.errors import (
     IndexReplacedError,
     IndexWriteError,
     NoIndexError,
+    NotInIndexError,
     require_unicode,
 )
 from ucofia.index.storage import location, schema as arrow
@@ -40,11 +41,12 @@ from ucofia.index.storage.collection import Collection, Column
 from ucofia.index.storage.location import (
     KEYS,
     SEGMENTS,
-    create_local,
-    create_remote,
+    create_marked,
+    create_unmarked,
     exists,
     has_table,
     in_chunks,
+    is_below,
     is_conflict,
     is_one_of,
     open_table,
@@ -105,8 +107,8 @@ class Store:
         require_unicode(where, setting="folder of the index")  # Lance names files by text
         if exists(where):
             raise IndexExistsError(where)
-        with creating(where), writing(where):
-            create = create_remote if location.is_remote(where) else create_local
+        with creating(where) as is_marked, writing(where):
+            create = create_marked if is_marked else create_unmarked
             segments = create(where, arrow.schema(settings).empty_table(), others or {})
         return cls(where, settings, segments)
 
@@ -190,6 +192,18 @@ class Store:
 
     def __len__(self) -> int:
         return int(self._segments.count_rows())
+
+    def files_below(self, places: Sequence[str]) -> list[str]:
+        """List the files of the index at or below some places; each place has at least one.
+
+        Raises:
+            NotInIndexError: Nothing of the index lies at one of them.
+        """
+        found = sorted(path for path in self.files() if is_below(path, places))
+        for place in places:
+            if not any(is_below(path, [place]) for path in found):
+                raise NotInIndexError(self.path, place)
+        return found
 
     def files(self) -> dict[str, StoredFile]:
         """List the files of the index by path."""
@@ -362,12 +376,17 @@ class Store:
 
     def small(self, name: str) -> Table | None:
         """Read one of the small tables, or None."""
-        if name not in self._names():
-            return None
+        return self.small_at_version(name)[0]
 
-        def read() -> Table:
+    def small_at_version(self, name: str) -> tuple[Table | None, int]:
+        """Read one of the small tables, or None, and the number of its version."""
+        if name not in self._names():
+            return None, 0
+
+        def read() -> tuple[Table, int]:
             with reading(self.path):
-                return arrow.unsummed(open_table(self.path, name).to_table())
+                dataset = open_table(self.path, name)
+                return arrow.unsummed(dataset.to_table()), int(dataset.version)
 
         return self.with_retry(read)
 
@@ -382,16 +401,39 @@ class Store:
 
         return self.with_retry(read)
 
+    def replace_small(self, name: str, table: Table, *, version: int | None = None) -> int | None:
+        """Replace a small table, if it is still at a version; returns that of the new one.
+
+        None where another writer was quicker, who may have written anything: nothing is replaced.
+        """
+        new = with_checksums(name, table)
+        made: int | None = None
+
+        def commit() -> None:
+            nonlocal made
+            if name not in self._names():
+                place, mode = table_path(self.path, name), "create"
+            else:
+                # At the version that was looked at: a conflict, if there is a newer one by then.
+                place, mode = open_table(self.path, name), "overwrite"
+                if version is not None and place.version != version:
+                    return
+            made = int(write_lance(new, place, mode).version)
+
+        self._committed(commit)
+        return made
+
     def put_small(self, name: str, table: Table, *, merge: bool = False) -> None:
         """Replace a small table, or only those of its rows whose key the new ones have."""
+        if not merge:
+            self.replace_small(name, table)
+            return
         where = table_path(self.path, name)
         new = with_checksums(name, table)
 
         def commit() -> None:
             if name not in self._names():
                 write_lance(new, where, "create")  # a conflict, if another writer was quicker
-            elif not merge:
-                write_lance(new, where, "overwrite")
             else:
                 old = lance.dataset(where)
                 if arrow.CHECKSUM not in old.schema.names:

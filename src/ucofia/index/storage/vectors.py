@@ -253,6 +253,7 @@ def _map_pages(
     segments: Any, fragments: Sequence[Any], folder: str, name: str, width: int
 ) -> tuple[list[Array], Array]:
     field = next(f.id() for f in segments.lance_schema.fields() if f.name() == name)
+    row_bytes = segments.schema.field(name).type.list_size * np.dtype(np.float16).itemsize
     pieces: list[Array] = []
     firsts: list[int] = []
     for fragment in fragments:
@@ -265,7 +266,7 @@ def _map_pages(
         for page in LanceFileReader(path).metadata().columns[at].pages:
             rows = _rows(page.encoding)
             buffer = page.buffers[0]
-            if not rows or buffer.size % (2 * rows * width):
+            if not rows or buffer.size != rows * row_bytes:
                 raise ValueError(f"a page of {buffer.size} bytes with {rows} rows")
             raw = memory[buffer.position : buffer.position + buffer.size]
             pieces.append(raw.view(np.float16).reshape(rows, -1, width))

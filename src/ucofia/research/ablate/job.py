@@ -22,11 +22,11 @@ from ucofia.errors import UCoFiAError, UnknownNameError
 from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation, evaluate
 from ucofia.evaluate.hubness import first_hits, shares_by_count
 from ucofia.evaluate.matrix_report import NormalisationName
+from ucofia.progress import Progress
 from ucofia.provenance import git_commit, versions
 from ucofia.research.ablate.rows import FULL, Setup, Training
 from ucofia.train.loop import train
 from ucofia.train.settings import TrainSettings
-from ucofia.types import Progress
 
 Named = tuple[str, int]  # a training and its seed
 

@@ -15,11 +15,11 @@ from ucofia.datasets.types import Dataset, Split, VideoItem, split_from_captions
 from ucofia.encode.clip import ClipBackbone
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
+from ucofia.progress import Progress
 from ucofia.research.shapes.dataset import stills
 from ucofia.train import tiny_towers
 from ucofia.train.loop import train as train_model
 from ucofia.train.settings import TrainData, TrainSettings
-from ucofia.types import Progress
 
 SEED = 0
 STILLS = {"train": 6000, "val": 200, "test": 200}

@@ -7,7 +7,7 @@ they were not measured here, and `shapes` cannot reproduce them. What can be com
 choice helps.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -166,15 +166,11 @@ def trainings() -> dict[str, Training]:
     return {training.name: training for training in TRAININGS}
 
 
-def tables_of(known: Collection[str]) -> tuple[AblationTable, ...]:
-    """The tables all of whose rows are among some trainings."""
-    return tuple(t for t in tables() if all(row.training in known for row in t.rows))
-
-
 def chosen(only: Sequence[str], setup: Setup) -> list[str]:
     """The trainings that some names ask for: of trainings, or of whole tables; none means all."""
     known = setup.trainings
-    by_table = {table.name: table for table in tables_of(setup.trainings)}
+    whole = [table for table in tables() if all(row.training in known for row in table.rows)]
+    by_table = {table.name: table for table in whole}
     for name in only:
         if name not in known and name not in by_table:
             raise UnknownNameError("training or table", name, [*known, *by_table])

@@ -14,6 +14,7 @@ from ucofia.config import ModelConfig, TrainConfig
 from ucofia.evaluate.benchmark import Evaluation
 from ucofia.evaluate.matrix_files import mean_level
 from ucofia.model import Model
+from ucofia.progress import Progress
 from ucofia.research.ablate import pretraining
 from ucofia.research.ablate.job import recipe_digest
 from ucofia.research.ablate.rows import SHAPES_FRAMES, Training, trainings
@@ -21,7 +22,6 @@ from ucofia.research.shapes.dataset import CAPTION_KINDS, Shapes, shapes
 from ucofia.train import tiny_towers
 from ucofia.train.settings import TrainData
 from ucofia.train.step import Precision
-from ucofia.types import Progress
 
 DATA_SEED = 0
 BANK = 900  # texts, and videos

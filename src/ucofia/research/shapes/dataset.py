@@ -30,6 +30,7 @@ from ucofia.datasets.frame_sources import ArrayFrames, SplitFrames, array_frames
 from ucofia.datasets.registry import DatasetSpec, OpenedData
 from ucofia.datasets.types import Dataset, Split, TextItem, VideoItem
 from ucofia.errors import SettingError
+from ucofia.progress import Progress
 from ucofia.research.shapes.drawing import (
     COLOURS,
     MARKS,
@@ -41,7 +42,6 @@ from ucofia.research.shapes.drawing import (
     draw,
     draw_still,
 )
-from ucofia.types import Progress
 from ucofia.video.write_video import write_mp4
 
 VERSION = 4  # counts whenever the same seed draws other videos

@@ -119,6 +119,7 @@ async function showWall(signal) {
     if (signal.aborted) return;
     clear();
     shown.hits = answer.videos;
+    $("results").classList.remove("small");
     $("results").replaceChildren(...answer.videos.map((video) => card(video, actions(video))));
     heading(answer.videos.length ? "Newest videos" : "");
     showPlaying();
@@ -138,25 +139,29 @@ const actions = (hit) => ({
   },
 });
 
-// Matches first; what is less likely folded below. Without confidence there is one list.
+const countMatches = () => shown.hits.filter((hit) => hit.is_match !== false).length;
+
+// Matches first, or where there are none what may be one; what is less likely folded below. Without
+// confidence there is one list.
 function addHits(answer) {
-  for (const hit of answer.hits) {
-    shown.hits.push(hit);
-    $(hit.is_match === false ? "rest-results" : "results").append(card(hit, actions(hit)));
-  }
-  shown.hits = [...shown.hits.filter((hit) => hit.is_match !== false), ...shown.hits.filter((hit) => hit.is_match === false)];
+  shown.hits.push(...answer.hits);
+  const isMatched = countMatches() > 0;
+  const isFolded = (hit) => hit.is_match === false && (isMatched || hit.match !== "maybe");
+  $("results").classList.toggle("small", !isMatched);
+  for (const hit of answer.hits) $(isFolded(hit) ? "rest-results" : "results").append(card(hit, actions(hit)));
+  shown.hits = [...shown.hits.filter((hit) => !isFolded(hit)), ...shown.hits.filter(isFolded)];
   shown.next = answer.next_offset;
   const unlikely = $("rest-results").children.length;
   $("rest").hidden = !unlikely;
   const many = `(${unlikely}${shown.next === null ? "" : "+"})`;
-  $("rest-title").textContent = $("results").children.length ? `Less likely ${many}` : "These come closest";
+  $("rest-title").textContent = `${$("results").children.length ? "Less likely" : "What comes closest"} ${many}`;
   $("more").hidden = shown.next === null || (unlikely > 0 && !$("rest").open);
 }
 
 $("rest").addEventListener("toggle", () => { $("more").hidden = shown.next === null || !$("rest").open; });
 
 function summarise(answer) {
-  const matches = $("results").children.length;
+  const matches = countMatches();
   const isJudged = answer.hits.some((hit) => hit.is_match !== null);
   if (!answer.hits.length) {
     if (shown.info && !shown.info.videos) { notice("", "There are no videos yet", "Add some on the first page; they can be found as soon as they are in."); return; }
@@ -171,7 +176,7 @@ function summarise(answer) {
     answer.gone ? `${plural(answer.gone, "video")} left out: moved, deleted, or on a disk that is not connected.` : "",
   ].filter(Boolean).join(" ");
   const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
-  const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
+  const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : $("results").children.length ? "No clear match" : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
   const unwanted = answer.unwanted.join(", ");
   // Where nothing is wanted nobody can say how sure an absence is: it is an order, not a verdict.
   const less = !unwanted ? "" : isJudged ? `, without ${unwanted}` : `: least of ${unwanted}`;
@@ -179,7 +184,8 @@ function summarise(answer) {
   $("note").textContent = notes;
   $("note").hidden = !notes;
   hint(answer.hints);
-  $("rest").open = isJudged && !matches;
+  if (isJudged && !$("results").children.length) notice("", "Nothing here matches", "Fewer or simpler words often find more: “a dog” rather than a whole scene. Below is what comes closest.");
+  $("rest").open = false;
 }
 
 // What is odd about the words, and a click to ask better ones.

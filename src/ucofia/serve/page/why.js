@@ -11,6 +11,7 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
   const best = why.frames.reduce((most, frame, at) => (frame.weight > why.frames[most].weight ? at : most), 0);
   const most = Math.max(...why.words.map((word) => word.weight), 1e-9);
   const rest = () => {
+    if (row.children.length === 1) { choose(why.words[0], row.firstElementChild); return; } // there is nothing else to point at
     for (const other of row.children) other.classList.remove("on");
     lens.show(best, []);
     looked.textContent = why.words.some((word) => word.patches.length) ? `${matchMedia("(hover: none)").matches ? "Tap" : "Point at"} a word to see what it looked at.` : "";
@@ -19,9 +20,11 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
     for (const other of row.children) other.classList.toggle("on", other === chip);
     const [first] = word.patches;
     if (!first) { looked.textContent = `“${word.word}” chose no part of a picture.`; return; }
-    lens.show(first.frame, word.patches.filter((patch) => patch.frame === first.frame));
-    const part = first.row === null ? "the whole picture" : "the bright part";
-    looked.textContent = `“${word.word}” looked at ${part} at ${clock(first.second)}.`;
+    // What fits best may be the frame as a whole; then no part of it is marked.
+    const isWhole = first.row === null;
+    lens.show(first.frame, isWhole ? [] : word.patches.filter((patch) => patch.frame === first.frame));
+    looked.textContent = isWhole ? `“${word.word}” fits the picture at ${clock(first.second)} as a whole, more than any part of it.`
+      : `“${word.word}” looked at the bright part at ${clock(first.second)}.`;
   };
   const row = make("div", { class: "words-row", onmouseleave: rest }, ...why.words.map((word) => {
     const chip = make("button", { type: "button", class: "word", style: { "--share": `${Math.round((55 * word.weight) / most)}%` } }, word.word);
@@ -55,7 +58,7 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
     make("details", {}, make("summary", {}, "The numbers"),
       make("div", { class: "levels" }, ...levels),
       make("p", { class: "looked" }, `Together ${why.score.toFixed(2)}. Scores compare within one search only.`)));
-  strip.scrollLeft = Math.max(0, frames[best].offsetLeft - strip.clientWidth / 2);
+  strip.scrollLeft = frames[best].offsetLeft - strip.offsetLeft - (strip.clientWidth - frames[best].offsetWidth) / 2;
   rest();
 }
 
@@ -78,10 +81,7 @@ function makeLens(hit, why) {
       coming.src = sharp;
     }
     const placed = patches.filter((patch) => patch.row !== null && why.grid);
-    if (!placed.length) {
-      veil.replaceChildren(...(patches.length ? [svg("rect", { x: 0, y: 0, width: why.grid || 1, height: why.grid || 1, "stroke-width": 6 })] : []));
-      return;
-    }
+    if (!placed.length) { veil.replaceChildren(); return; }
     const most = Math.max(...placed.map((patch) => patch.weight), 1e-9); // a word's own best is fully lit
     const holes = placed.map((patch) => `M${patch.column} ${patch.row}h1v1h-1z`).join("");
     const shade = svg("path", { "fill-rule": "evenodd", d: `M0 0h${why.grid}v${why.grid}h-${why.grid}z${holes}` });

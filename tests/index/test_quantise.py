@@ -6,14 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from ucofia.index.search import int8_product
+from ucofia.index.search import quantise
 
 
 def codes(rows: int, width: int, seed: int, *, extreme: bool) -> torch.Tensor:
     random = torch.Generator().manual_seed(seed)
     if extreme:
         signs = torch.randint(0, 2, (rows, width), generator=random) * 2 - 1
-        return (signs * int8_product.LARGEST).to(torch.int8)
+        return (signs * quantise.LARGEST).to(torch.int8)
     return torch.randint(-127, 128, (rows, width), generator=random, dtype=torch.int8)
 
 
@@ -28,17 +28,17 @@ def test_products_are_exact_for_any_shape(
         codes(rows, width, seed, extreme=extreme),
         codes(units, width, seed + 1, extreme=extreme),
     )
-    found = int8_product.int8_product(a, b)
+    found = quantise.int8_product(a, b)
     assert torch.equal(found.double(), a.double() @ b.double().mT)
 
 
 def test_both_ways_give_the_same_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     for width in (512, 1152):
         a, b = codes(32, width, 0, extreme=True), codes(400, width, 1, extreme=True)
-        here = int8_product.int8_product(a, b)
+        here = quantise.int8_product(a, b)
         with monkeypatch.context() as patched:
-            patched.setattr(int8_product, "has_fast_int8", lambda: False)
-            assert torch.equal(int8_product.int8_product(a, b).double(), here.double())
+            patched.setattr(quantise, "has_fast_int8", lambda: False)
+            assert torch.equal(quantise.int8_product(a, b).double(), here.double())
 
 
 def test_a_product_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_product_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -
         return (a.double() @ b.double()).clamp(max=32767).int()
 
     monkeypatch.setattr(torch, "_int_mm", saturating)
-    assert not int8_product.has_fast_int8.__wrapped__()
+    assert not quantise.has_fast_int8.__wrapped__()
 
 
 def test_a_product_that_is_slower_than_floats_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,4 +55,4 @@ def test_a_product_that_is_slower_than_floats_is_not_used(monkeypatch: pytest.Mo
         return (a.double() @ b.double()).int()
 
     monkeypatch.setattr(torch, "_int_mm", slow)
-    assert not int8_product.has_fast_int8.__wrapped__()
+    assert not quantise.has_fast_int8.__wrapped__()
