@@ -46,11 +46,14 @@ def plain_gradients(model: Model, pairs: Pairs) -> tuple[Tensor, dict[str, Tenso
 
 
 def assert_same(found: dict[str, Tensor | None], expected: dict[str, Tensor | None]) -> None:
+    """Equal but for rounding: sums of other orders, by processors that add otherwise."""
+    largest = max(float(grad.abs().max()) for grad in expected.values() if grad is not None)
+    rounding = 8 * torch.finfo(torch.float32).eps * largest
     for name, grad in expected.items():
         other = found[name]
         assert (grad is None) == (other is None), name
         if grad is not None and other is not None:
-            torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=name)
+            torch.testing.assert_close(other, grad, rtol=1e-4, atol=rounding, msg=name)
 
 
 PEERS = [
