@@ -128,8 +128,7 @@ def judged(left: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) 
             kind = "lost" if len(rows) < min(map(len, allowed)) else kind
             found.append(Problem(kind, f"{name} is neither as before nor as after"))
     kept = before["files"].keys() & after["files"].keys()
-    same = {n for n in kept if before["files"][n] == after["files"][n]}
-    found += [Problem("lost", name) for name in same - left["files"].keys()]
+    found += [Problem("lost", name) for name in kept - left["files"].keys()]
     if left["bank"] not in (before["bank"], after["bank"]):
         found.append(Problem("lost", f"a bank of {left['bank']} texts is neither"))
     for name, rows in left["exports"].items():

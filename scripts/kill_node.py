@@ -43,16 +43,19 @@ def done(path: Path) -> int:
     return len(store.files()) + int(info(store).to_dict()["pending_files"] or 0)
 
 
-def killed_half_way(command: list[str], index: Path, videos: int, cluster: Any) -> str:
-    """Run `index` on a cluster, and kill a node of it half way; says when that was."""
+def killed_half_way(command: list[str], index: Path, videos: int, cluster: Any) -> bool:
+    """Run `index` on a cluster, and kill a node of it half way; tells whether that was in time."""
     running = subprocess.Popen([*command, "--cluster", cluster.address])
     while running.poll() is None:
         time.sleep(POLL_SECONDS)
         count = done(index)
         if 2 * count >= videos:
             cluster.remove_node(cluster.workers[0], allow_graceful=False)
-            return f"killed after {count} of {videos}; driver ended with {running.wait()}"
-    return f"finished before, with {running.wait()}"
+            was_running = running.poll() is None
+            print(f"node killed after {count} of {videos}; driver ended with {running.wait()}")
+            return was_running
+    print(f"no node was killed: the driver ended before, with {running.wait()}")
+    return False
 
 
 def contents(path: Path, queries: Path) -> dict[str, Any]:
@@ -97,11 +100,10 @@ def main() -> int:
             if done(made["local"]):
                 break
         cluster = head_and_two_nodes()
-        print(f"node {killed_half_way(commands['killed'], made['killed'], count, cluster)}")
+        is_wrong = not killed_half_way(commands["killed"], made["killed"], count, cluster)
         cluster.shutdown()
         plain = contents(made["plain"], args.queries)
         print(f"plain: {len(plain['rows'])} rows, {len(plain['failed'])} failed")
-        is_wrong = False
         for kind in ("local", "killed"):
             found = contents(made[kind], args.queries)
             differing = [what for what in plain if found[what] != plain[what]]

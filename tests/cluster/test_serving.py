@@ -1,10 +1,12 @@
 """`serve --cluster`: the pages of several indexes in front of shards answer like plain ones."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import clip, colour_model
+from fakes import COLOURS, clip, colour_model
+from PIL import Image
 from test_ingest import BANK
 
 from ucofia.index.index import Index
@@ -25,6 +27,12 @@ def answers(indexes: dict[str, Index]) -> dict[str, Any]:
                 said = client.get(f"/{name}/api/{question}")
                 assert said.status_code == 200, said.text
                 found[f"{name} {question}"] = said.json()
+            body = io.BytesIO()
+            Image.new("RGB", (70, 40), COLOURS["blue"]).save(body, "PNG")
+            head = {"Content-Type": "image/png"}
+            said = client.post(f"/{name}/api/search", content=body.getvalue(), headers=head)
+            assert said.status_code == 200, said.text
+            found[f"{name} upload"] = said.json()
             segment = found[f"{name} search?text=red"]["hits"][0]["segment"]
             why = client.get(f"/{name}/api/explain", params={"text": "red", "segment": segment})
             assert why.status_code == 200, why.text
@@ -37,7 +45,7 @@ def answers(indexes: dict[str, Index]) -> dict[str, Any]:
 def test_two_indexes_behind_one_server(
     tmp_path: Path, videos: Path, ray_local: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ucofia.cli.serve import _spread
+    from ucofia.cli.serve import _sharded
     from ucofia.serve.settings import ServeSettings
 
     monkeypatch.setattr("ucofia.serve.api.cache_folder", lambda: tmp_path / "cache")
@@ -48,8 +56,8 @@ def test_two_indexes_behind_one_server(
     }
     plain["one"].add(videos)
     plain["two"].add(tmp_path / "more")
-    with _spread(plain, ServeSettings(cluster="local")) as spread:
+    with _sharded(plain, ServeSettings(cluster="local")) as spread:
         assert [type(index).__name__ for index in spread.values()] == ["ShardedIndex"] * 2
         assert answers(spread) == answers(plain)
-    with _spread(plain, ServeSettings()) as same:
+    with _sharded(plain, ServeSettings()) as same:
         assert same is plain

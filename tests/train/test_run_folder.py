@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_loop import KilledError, after, assert_identical, run
-from tiny_training import tiny_dataset
+from tiny_training import TRAIN, tiny_dataset, tiny_model
 
 from ucofia.datasets.types import Dataset, Split
 from ucofia.errors import (
@@ -21,6 +21,7 @@ from ucofia.errors import (
     SettingError,
     TrainingStoppedError,
 )
+from ucofia.train import optim
 from ucofia.train.run_folder import RunFolder
 from ucofia.train.settings import TrainData
 
@@ -155,13 +156,19 @@ def test_a_run_that_was_killed_keeps_nothing_more_than_one_that_was_not(
     assert kept[0] == kept[1]
 
 
-def test_a_third_checkpoint_that_stands_in_for_two_damaged_ones_stays(tmp_path: Path) -> None:
-    for name in ("00000001-0000", "00000002-0000", "00000003-0000", "00000004-0001"):
-        (tmp_path / "checkpoints" / f"step-{name}").mkdir(parents=True)
-    RunFolder(tmp_path).remove_leftovers(2, 0)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 4
-    RunFolder(tmp_path).remove_leftovers(3, 0)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimiser, folder = optim.optimiser(model, TRAIN), RunFolder(tmp_path)
+    for step in (5, 10, 15):
+        folder.save(step, model, optimiser, {"validated": 0})
+    (tmp_path / "checkpoints" / "step-00000015-0000" / "state.json").write_text("damaged")
+    with pytest.warns(DamagedCheckpointWarning):
+        counters = folder.load(model, optimiser)
+    assert counters is not None
+    folder.remove_leftovers(counters["step"], counters["validated"])
+    folder.save(20, model, optimiser, {"validated": 0})
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-00000010-0000", "step-00000020-0000"]
 
 
 HOLD = """

@@ -167,12 +167,15 @@ class Snapshot:
     ) -> list[Hit]:
         """Find videos like a video or picture, best first, as `Index.similar` does."""
         _require_top(top)
-        among, place = filters.rows(self.collection), where(example)
-        features = self._features(example)
-        measured = self._likeness(features)
-        return examples.similar(
-            features, self.collection, among, top=top, place=place, measured=measured
-        )
+        place = where(example)
+        return self.similar_features(self._features(example), top=top, filters=filters, own=place)
+
+    def similar_features(
+        self, video: VideoFeatures, *, top: int, filters: Filters, own: str | None = None
+    ) -> list[Hit]:
+        """Find videos like the vectors of one, best first, without what lies at its own place."""
+        among, total = filters.rows(self.collection), self._likeness(video)
+        return examples.similar(video, total, self.collection, among, top=top, own=own)
 
     def explain(self, text: str, segment: str) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""

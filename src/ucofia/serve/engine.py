@@ -16,7 +16,6 @@ import torch
 from ucofia.errors import SettingError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
-from ucofia.index.results import similar as examples
 from ucofia.index.results.catalogue import Catalogue, is_there
 from ucofia.index.results.deduplicate import (
     DistinctHits,
@@ -132,11 +131,10 @@ class Engine:
 
     def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
         """Find videos like a clip from outside."""
-        collection, features = self.snapshot.collection, self._features(clips)
-        among = filters.rows(collection)
+        features = self._features(clips)
 
         def answer(wanted: int) -> list[Hit]:
-            return examples.similar(features, collection, among, top=wanted)
+            return self.snapshot.similar_features(features, top=wanted, filters=filters)
 
         return self._page(answer, offset, top)
 

@@ -124,11 +124,12 @@ class RunFolder:
     def remove_leftovers(self, step: int, validated: int) -> None:
         """Delete what a killed process left: partial files, checkpoints too old to be kept.
 
-        Checkpoints after this step are damaged, and count for nothing.
+        Checkpoints after this step are damaged: they must not be counted among those to keep.
         """
         reached = self.path / "checkpoints" / _checkpoint_name(step, validated)
         known = [path for path in self._checkpoints() if path <= reached]
-        for left in (*known[:-KEPT], *self.path.glob("*/*" + PARTIAL)):
+        damaged = [path for path in self._checkpoints() if path > reached]
+        for left in (*known[:-KEPT], *damaged, *self.path.glob("*/*" + PARTIAL)):
             shutil.rmtree(left, ignore_errors=True)
         for part in self.path.glob(".*" + PART):
             with suppress(OSError):  # one that cannot go does no harm

@@ -79,6 +79,7 @@ class Gumbel:
 
     def z_at(self, tail: float) -> float:
         """What is reached so often; below 1."""
+        tail = min(tail, 1 - np.finfo(np.float64).eps)
         return float(self.location - self.spread * np.log(-np.log1p(-tail)))
 
 

@@ -84,21 +84,17 @@ def describe(
 
 def similar(
     video: VideoFeatures,
+    total: Float[Array, " v"],
     collection: Collection,
     among: Array | None,
     *,
     top: int,
-    place: str | None = None,
-    measured: Float[Array, " v"] | None = None,
+    own: str | None = None,
 ) -> list[Hit]:
-    """Rank videos by their likeness to an example; what lies at its own place is left out.
-
-    `measured` is the likeness of every segment, where it is known already (shards).
-    """
-    total = likeness(video, collection)[0] if measured is None else measured
+    """Rank videos by the likeness of their segments to an example; its own path is left out."""
     rows = np.arange(len(collection)) if among is None else among
     paths = values_of(collection.segments, "path")
-    rows = np.array([r for r in rows.tolist() if paths[r] != place], int)
+    rows = np.array([r for r in rows.tolist() if paths[r] != own], int)
 
     def rank(wanted: int) -> Ranking:
         some = rows[finalists(total[rows], wanted)]
