@@ -8,7 +8,7 @@ import ntpath
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 import filelock
 import lance
 import pytest
-from fakes import BANK, clip, colour_model
+from fakes import BANK, COLOURS, clip, colour_model
 from lance.file import LanceFileReader
 
 from ucofia.errors import FileWriteError, ForeignFolderError, IndexBusyError, IndexExistsError
 from ucofia.index import discover, ingest
+from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.snapshot import preview_folder
@@ -254,6 +255,132 @@ def test_a_creator_who_is_late_leaves_the_index_that_came_first(
     left = Index.open(place, colour_model())
     assert left.settings.id == firsts[0].settings.id
     assert len(left) == 3 and left.bank_texts() == BANK
+
+
+@pytest.fixture
+def shared(made: Path, tmp_path: Path) -> Index:
+    """An index of three videos where writers have no lock."""
+    index = Index.create(f"file-object-store://{tmp_path}/remote", colour_model(), bank=BANK)
+    index.add(made / "videos")
+    return index
+
+
+def judged(index: Index) -> dict[str, float | None]:
+    hits = Index.open(index.path, colour_model()).search("a red", top=9)
+    return {Path(hit.path).stem: hit.confidence for hit in hits}
+
+
+def before_biases(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+    """Let another process write when the next solution is in the bank, and its biases are not."""
+    put = Store.put_small
+
+    def slow(opened: Store, name: str, *args: Any, **options: Any) -> None:
+        if name == "bias":
+            monkeypatch.setattr(Store, "put_small", put)
+            other()
+        put(opened, name, *args, **options)
+
+    monkeypatch.setattr(Store, "put_small", slow)
+
+
+def before_the_bank(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+    """Let another process write when the next biases are computed, and nothing is written."""
+    solve = balance.solve_here
+
+    def slow(*args: Any) -> Any:
+        found = solve(*args)
+        monkeypatch.setattr(balance, "solve_here", solve)
+        other()
+        return found
+
+    monkeypatch.setattr(balance, "solve_here", slow)
+
+
+@pytest.mark.parametrize("verb", ["add", "compact", "set_bank"])
+def test_biases_of_a_slower_writer_do_not_void_those_of_a_bank_that_was_set_meanwhile(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    others = [f"a {first} {second}" for first in COLOURS for second in COLOURS]  # another kind
+    clip(tmp_path / "more" / "white.mp4", ["white"], seconds_each=0.5)
+    said: list[bool] = []
+
+    def set_others() -> None:
+        said.append(shared.info().has_confidence)
+        Index.open(shared.path, colour_model()).set_bank(others)
+        said.append(shared.info().has_confidence)
+
+    before_biases(monkeypatch, set_others)
+    if verb == "add":
+        shared.add(tmp_path / "more")
+    else:
+        shared.compact() if verb == "compact" else shared.set_bank(BANK[1:])
+    assert shared.bank_texts() == others
+    expected = judged(shared)
+    assert len(expected) == 3 + (verb == "add") and None not in expected.values()
+    # A bank that is set and not applied yet promises nothing.
+    assert said == [verb != "set_bank", True]
+    shared.compact()
+    assert judged(shared) == pytest.approx(expected, abs=0.02)
+
+
+def test_an_extension_never_goes_over_another_solution(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for colour in ("white", "black"):
+        clip(tmp_path / colour / f"{colour}.mp4", [colour], seconds_each=0.5)
+    shared.add(tmp_path / "white")
+    solved: list[str] = []
+
+    def compacted() -> None:
+        Index.open(shared.path, colour_model()).compact()
+        bank = banks.read(shared._store)
+        assert bank is not None
+        solved.append(bank.generation)
+
+    before_the_bank(monkeypatch, compacted)
+    shared.add(tmp_path / "black")
+    bank = banks.read(shared._store)
+    assert bank is not None and [bank.generation] == solved
+    assert len(judged(shared)) == 5 and None not in judged(shared).values()
+
+
+def test_an_extension_counts_what_others_have_extended(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for colour in ("white", "black"):
+        clip(tmp_path / colour / f"{colour}.mp4", [colour], seconds_each=0.5)
+    other = Index.open(shared.path, colour_model())
+    before_the_bank(monkeypatch, lambda: other.add(tmp_path / "black"))
+    shared.add(tmp_path / "white")
+    bank = banks.read(shared._store)
+    assert bank is not None and bank.changed_segments >= 2
+    assert len(judged(shared)) == 5 and None not in judged(shared).values()
+
+
+def test_what_another_writer_adds_while_the_bank_is_solved_is_judged_too(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "more" / "white.mp4", ["white"], seconds_each=0.5)
+    other = Index.open(shared.path, colour_model())
+    before_the_bank(monkeypatch, lambda: other.add(tmp_path / "more"))
+    shared.compact()
+    assert len(judged(shared)) == 4 and None not in judged(shared).values()
+
+
+def test_two_first_writers_of_a_small_table_lose_no_row(
+    shared: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, names = Store.open(shared.path), Store._names
+
+    def looked(store: Store) -> list[str]:  # and found no table; the other writer finds none, too
+        monkeypatch.setattr(Store, "_names", names)
+        Store.open(shared.path).put_small("failed", _failed("one"), merge=True)
+        return [name for name in names(store) if name != "failed"]
+
+    monkeypatch.setattr(Store, "_names", looked)
+    opened.put_small("failed", _failed("other"), merge=True)
+    table = opened.small("failed")
+    assert table is not None and sorted(table["path"].to_pylist()) == ["one", "other"]
 
 
 def test_an_object_store_has_no_folder_here(

@@ -15,6 +15,7 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.bank import Bank
 from ucofia.index.calibration.balance import Solver
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
@@ -227,9 +228,9 @@ class Index(Queries):
             >>> index.bank_texts()
             ['red', 'green blue']
         """
-        with self._writing("set_bank", lock_timeout, progress):
-            bank = banks.set_texts(self._store, texts)
-            banks.solve(self._store, self.model, usable_collection(self._store), bank, progress)
+        with self._writing("set_bank", lock_timeout, progress) as is_locked:
+            banks.set_texts(self._store, texts)
+            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
 
     def add(
         self,
@@ -319,8 +320,10 @@ class Index(Queries):
             2
         """
         places = [where(path) for path in _each(paths)]
-        self._recover(lock_timeout, progress)
+        is_recovered = self._recover(lock_timeout, progress) > 0
         with self._writing("remove", lock_timeout, progress) as is_locked:
+            if is_recovered:  # also if there is nothing to remove then
+                self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
             gone = self._store.files_below(places)
             self._store.remove(gone)
             self._store.refresh()
@@ -366,17 +369,16 @@ class Index(Queries):
             >>> len(index)
             3
         """
-        journal = self._recover(lock_timeout, progress)
+        self._recover(lock_timeout, progress)
         with self._writing("compact", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
                 collection = usable_collection(self._store)
-                bank = banks.solve(self._store, self.model, collection, bank, progress)
-            self._store.compact(is_locked=is_locked and not journal.is_running())
-            self._store.index_paths()
+                banks.solve(self._store, self.model, collection, bank, progress)
+            is_alone = is_locked and not Journal(self.path).is_running()
+            self._store.compact(is_locked=is_alone)
             vector_index.build(self._store)
-            collection = usable_collection(self._store)
-            update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
+            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
 
     def _bring_up_to_date(
         self,
@@ -386,16 +388,27 @@ class Index(Queries):
         *,
         is_locked: bool,
     ) -> None:
-        """Give new segments their biases, and bring the preview up to date; under the lock."""
+        """Give new segments their biases, and bring the preview up to date; under the lock.
+
+        Without one others may add segments, or solve the bank, meanwhile: then once more.
+        """
         self._store.index_paths()
-        self._store.refresh()
-        collection = usable_collection(self._store)
-        with watch.stage("bank"):
-            bank = banks.update(self._store, self.model, collection, progress, solver)
+        for _ in range(banks.REPLACED_TRIES):
+            self._store.refresh()
+            collection = usable_collection(self._store)
+            with watch.stage("bank"):
+                bank = banks.update(self._store, self.model, collection, progress, solver)
+            if is_locked or self._is_newest(bank):
+                break
         with watch.stage("preview"):
             if progress is not None:
                 progress("preparing search", 0, None)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
+
+    def _is_newest(self, bank: Bank | None) -> bool:
+        """Whether nobody has written segments, or the bank, since."""
+        is_same = self._store.newest().version == self._store.version
+        return is_same and banks.is_newest(self._store, bank)
 
     def use_model(
         self,
@@ -451,12 +464,13 @@ class Index(Queries):
             self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
         return True
 
-    def _recover(self, timeout: float | None, progress: Progress | None) -> Journal:
-        """Commit what killed runs on a cluster have finished, unless one is under way."""
-        journal = Journal(self.path)
-        if not journal.is_running():
-            recover(self._store, timeout=timeout, progress=progress)
-        return journal
+    def _recover(self, timeout: float | None, progress: Progress | None) -> int:
+        """Commit what killed runs on a cluster have finished, unless one is under way.
+
+        Returns how many parts of their work that was.
+        """
+        is_running = Journal(self.path).is_running()
+        return 0 if is_running else recover(self._store, timeout=timeout, progress=progress)
 
     @contextmanager
     def _writing(

@@ -26,7 +26,7 @@ class IndexInfo:
     failures: dict[str, str]  # path: reason
     segment: Segment  # how videos are cut: "auto", "whole" or seconds
     bank_texts: int
-    has_confidence: bool  # whether hits have one: the bank is solved, and has texts enough
+    has_confidence: bool  # whether hits have one: the bank has texts enough, and was applied to them
     balancing_is_due: bool  # so many segments came or went that `compact` pays
     format: int
     version: int
@@ -57,7 +57,7 @@ def info(store: Store) -> IndexInfo:
         failures={path: failure.reason for path, failure in sorted(failures.items())},
         segment=settings.segment,
         bank_texts=len(bank.texts) if bank else 0,
-        has_confidence=bank is not None and bank.has_confidence,
+        has_confidence=banks.has_confidence(store, bank, (segment.id for segment in segments)),
         balancing_is_due=bank.is_due(len(segments)) if bank else False,
         format=settings.format,
         version=store.version,

@@ -10,7 +10,7 @@ bank is encoded once per model, not once per index: its features are kept in the
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -86,11 +86,6 @@ class Bank:
         """What gives confidence in so many segments; none when unsolved, or with too few texts."""
         found = {k: calibrate(self.scores[texts], k, segments) for k, texts in self.kinds.items()}
         return {kind: curve for kind, curve in found.items() if curve is not None}
-
-    @property
-    def has_confidence(self) -> bool:
-        """Whether there is confidence in any number of segments."""
-        return self.is_solved and bool(self.calibrations(1))
 
     def is_due(self, segments: int) -> bool:
         """Whether the collection has changed so much that solving again pays."""
@@ -223,7 +218,8 @@ def update(
 ) -> Bank | None:
     """Compute the biases of all segments: solve if that was never done, else extend to new ones.
 
-    Returns the bank as it is afterwards, or None.
+    Returns the bank as it is afterwards, or None. Where writers have no lock, another one may have
+    solved it meanwhile: then `is_newest` says so, and the next `update` goes on from there.
     """
     bank = read(store)
     if bank is None or not len(collection):
@@ -235,8 +231,21 @@ def update(
     names = values_of(collection.segments, "id")
     rows = [row for row, name in enumerate(names) if name not in known]
     if rows:
-        bank = _extend(store, model, collection, bank, np.array(rows), progress, solver)
+        asked = store, model, collection, bank, np.array(rows), progress, solver
+        bank = _extend(*asked, is_first=not known)
     return _forget_gone(store, bank, table, collection)
+
+
+def is_newest(store: Store, bank: Bank | None) -> bool:
+    """Whether nobody has written the bank since."""
+    return store.small_version(BANK) == (0 if bank is None else bank.version)
+
+
+def has_confidence(store: Store, bank: Bank | None, ids: Iterable[str]) -> bool:
+    """Whether any of some segments can be judged: by a solution, of texts enough, that has it."""
+    if bank is None or not bank.is_solved or not bank.calibrations(1):
+        return False
+    return not _current_ids(store.small(BIAS), bank).isdisjoint(ids)
 
 
 def forget_gone(store: Store, collection: Collection) -> Bank | None:
@@ -256,27 +265,31 @@ def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Coll
 
 def _count(store: Store, bank: Bank, changed: int) -> Bank | None:
     # Before the change itself: a run that is killed in between only makes solving due earlier.
-    return _put(store, replace(bank, changed_segments=bank.changed_segments + changed))
+    return _change(
+        store, bank, lambda held: replace(held, changed_segments=held.changed_segments + changed)
+    )
 
 
-def _put(store: Store, bank: Bank) -> Bank | None:
-    """Write what was found for a bank; None if it has other texts, or another model, by now.
+def _change(store: Store, bank: Bank, change: Callable[[Bank], Bank]) -> Bank | None:
+    """Write a change of a bank; None if others have set or solved it since it was read.
 
-    A lock keeps others from that; where there is none, solving takes long enough for it.
+    A lock keeps others from that; where there is none, solving takes long enough for it. What they
+    have only extended is changed as they left it.
     """
-    table = _table(bank)
-    about = {**(table.schema.metadata or {}), b"model": store.settings.fingerprint.encode()}
-    table = table.replace_schema_metadata(about)
     for _ in range(REPLACED_TRIES):
         store.require_same()
+        new = change(bank)
+        table = _table(new)
+        about = {**(table.schema.metadata or {}), b"model": store.settings.fingerprint.encode()}
+        table = table.replace_schema_metadata(about)
         version = store.replace_small(BANK, table, version=bank.version)
         if version is not None:
-            return replace(bank, version=version)
+            return replace(new, version=version)
         held = read(store)
-        if held is None or held.texts != bank.texts:
+        if held is None or (held.texts, held.generation) != (bank.texts, bank.generation):
             break
-        bank = replace(bank, version=held.version)
-    logger.info("%s: another process set the bank meanwhile; its bank stays", store.path)
+        bank = held
+    logger.info("%s: another process has solved the bank meanwhile; that stays", store.path)
     return None
 
 
@@ -295,17 +308,8 @@ def solve(
     text = encoded_texts(model, asked, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(store, model, text, bank.kinds, collection, progress)
     generation = _name(bank.texts, found.potentials)
-    solved = _put(
-        store,
-        Bank(
-            bank.texts,
-            found.potentials,
-            found.scores,
-            len(collection),
-            generation,
-            version=bank.version,
-        ),
-    )
+    solution = Bank(bank.texts, found.potentials, found.scores, len(collection), generation)
+    solved = _change(store, bank, lambda _: solution)
     if solved is None:
         return bank
     ids = values_of(collection.segments, "id")
@@ -352,23 +356,29 @@ def _extend(
     rows: Array,
     progress: "Progress | None",
     solver: Solver | None,
+    *,
+    is_first: bool,
 ) -> Bank:
+    """Give some rows their biases; the first of a generation replace those of another."""
     some = collection.rows(rows)
     asked = bank.prompts(bank.texts)
     text = encoded_texts(model, asked, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(
         store, model, text, bank.kinds, some, progress, bank.potentials
     )
-    # A maximum may be taken twice; so a run that is killed in between does no harm. Means and
-    # variances stay those of the solution.
-    best = np.fmax(bank.scores.best, found.scores.best)
-    bank = replace(bank, scores=replace(bank.scores, best=best))
-    counted = _count(store, bank, len(rows))
+
+    def extended(held: Bank) -> Bank:
+        # A maximum may be taken twice; so a run that is killed in between does no harm. Means and
+        # variances stay those of the solution.
+        scores = replace(held.scores, best=np.fmax(held.scores.best, found.scores.best))
+        return replace(held, scores=scores, changed_segments=held.changed_segments + len(rows))
+
+    counted = _change(store, bank, extended)
     if counted is None:
         return bank
     ids = values_of(some.segments, "id")
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
-    store.put_small(BIAS, table, merge=True)
+    store.put_small(BIAS, table, merge=not is_first)
     return counted
 
 

@@ -149,13 +149,13 @@ def create_unmarked(where: str, segments: Table, others: Mapping[str, Table]) ->
     """
     stale = {name for name in others if has_table(where, name)}
     try:
-        made = write_lance(segments, table_path(where), "first")
+        made = write_lance(segments, table_path(where), "create")
     except (OSError, ValueError) as error:
         if has_table(where, SEGMENTS):
             raise IndexExistsError(where) from error
         raise
     for name, table in others.items():
-        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "first"
+        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "create"
         try:
             write_lance(summed, table_path(where, name), mode)
         except (OSError, ValueError):
@@ -213,24 +213,24 @@ def has_table(path: str, name: str) -> bool:
 
 
 def write_lance(table: Table, where: Any, mode: str) -> Any:
-    """Write a table at a place, or over an open one; `mode` is "create", "first" or "overwrite".
+    """Write a table at a place, or over an open one; `mode` is "create" or "overwrite".
 
-    To create one Lance looks whether it is there, and overwrites what another process makes since;
-    "first" is an error then. Whoever holds the lock does not need it.
+    To create one is one conditional write: a conflict where another process was quicker. Lance's
+    own way looks whether it is there, and overwrites what comes after that.
     """
-    if mode == "first":
-        try:
-            made = write_fragments(
-                table,
-                where,
-                mode="create",
-                data_storage_version=STORAGE_VERSION,
-                return_transaction=True,
-            )
-            return lance.LanceDataset.commit(where, made, max_retries=0)
-        except CommitConflictError as error:
-            raise FileExistsError(errno.EEXIST, f"{where} was made meanwhile") from error
-    return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
+    if mode == "overwrite":
+        return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
+    made = write_fragments(
+        table,
+        where,
+        mode="create",
+        data_storage_version=STORAGE_VERSION,
+        return_transaction=True,
+    )
+    try:
+        return lance.LanceDataset.commit(where, made, max_retries=0)
+    except CommitConflictError as error:
+        raise FileExistsError(errno.EEXIST, f"{where} already exists") from error
 
 
 def is_one_of(column: str, values: Iterable[str]) -> str:

@@ -433,7 +433,7 @@ class Store:
 
         def commit() -> None:
             if name not in self._names():
-                write_lance(new, where, "create")  # a conflict, if another writer was quicker
+                write_lance(new, where, "create")
             else:
                 old = lance.dataset(where)
                 if arrow.CHECKSUM not in old.schema.names:
