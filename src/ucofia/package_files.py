@@ -129,9 +129,10 @@ def _is_running(process: "subprocess.Popen[bytes]") -> bool:
 def _largest_bytes(folder: Path) -> int:
     """The size of the largest file below a folder in which another process works."""
     largest = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            largest = max(largest, path.stat().st_size if path.is_file() else 0)
+    for place, _, names in os.walk(folder):  # leaves out folders that are gone since
+        for name in names:
+            with suppress(OSError):
+                largest = max(largest, os.lstat(os.path.join(place, name)).st_size)
     return largest
 
 
