@@ -20,8 +20,9 @@ from fakes import BANK, COLOURS, clip, colour_model
 from lance.file import LanceFileReader
 
 from ucofia.errors import FileWriteError, ForeignFolderError, IndexBusyError, IndexExistsError
-from ucofia.index import discover, ingest
+from ucofia.index import discover, failures, ingest
 from ucofia.index.calibration import balance, bank as banks
+from ucofia.index.failures import KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.snapshot import preview_folder
@@ -367,20 +368,20 @@ def test_what_another_writer_adds_while_the_bank_is_solved_is_judged_too(
     assert len(judged(shared)) == 4 and None not in judged(shared).values()
 
 
-def test_two_first_writers_of_a_small_table_lose_no_row(
+def test_two_writers_who_note_the_first_failures_lose_none(
     shared: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, names = Store.open(shared.path), Store._names
+    opened, write = Store.open(shared.path), location.write_fragments
 
-    def looked(store: Store) -> list[str]:  # and found no table; the other writer finds none, too
-        monkeypatch.setattr(Store, "_names", names)
-        Store.open(shared.path).put_small("failed", _failed("one"), merge=True)
-        return [name for name in names(store) if name != "failed"]
+    def slow(*args: Any, **options: Any) -> Any:
+        written = write(*args, **options)  # it has looked, and found no table
+        monkeypatch.setattr(location, "write_fragments", write)
+        failures.remember(Store.open(shared.path), [KnownFailure("one", 1, 1, "e", "r")])
+        return written
 
-    monkeypatch.setattr(Store, "_names", looked)
-    opened.put_small("failed", _failed("other"), merge=True)
-    table = opened.small("failed")
-    assert table is not None and sorted(table["path"].to_pylist()) == ["one", "other"]
+    monkeypatch.setattr(location, "write_fragments", slow)
+    failures.remember(opened, [KnownFailure("other", 1, 1, "e", "r")])
+    assert failures.known_failures(opened).keys() == {"one", "other"}
 
 
 def test_an_object_store_has_no_folder_here(

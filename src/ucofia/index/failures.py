@@ -71,7 +71,7 @@ def known_failures(store: Store) -> dict[str, KnownFailure]:
 def remember(store: Store, failures: Iterable[KnownFailure]) -> None:
     """Add files to those that failed, or update their reasons."""
     old = store.small(_TABLE)
-    has_kinds = old is not None and old.schema.names == _SCHEMA.names
+    has_kinds = old is None or old.schema.names == _SCHEMA.names
     table = pa.Table.from_pylist([asdict(failure) for failure in failures], schema=_SCHEMA)
     store.put_small(_TABLE, table, merge=has_kinds)
 

@@ -150,17 +150,12 @@ def create_unmarked(where: str, segments: Table, others: Mapping[str, Table]) ->
     stale = {name for name in others if has_table(where, name)}
     try:
         made = write_lance(segments, table_path(where), "create")
-    except (OSError, ValueError) as error:
-        if has_table(where, SEGMENTS):
-            raise IndexExistsError(where) from error
-        raise
+    except FileExistsError as error:
+        raise IndexExistsError(where) from error
     for name, table in others.items():
         summed, mode = with_checksums(name, table), "overwrite" if name in stale else "create"
-        try:
+        with contextlib.suppress(FileExistsError):
             write_lance(summed, table_path(where, name), mode)
-        except (OSError, ValueError):
-            if name in stale or not has_table(where, name):
-                raise
     return made
 
 
@@ -220,17 +215,27 @@ def write_lance(table: Table, where: Any, mode: str) -> Any:
     """
     if mode == "overwrite":
         return lance.write_dataset(table, where, mode=mode, data_storage_version=STORAGE_VERSION)
-    made = write_fragments(
-        table,
-        where,
-        mode="create",
-        data_storage_version=STORAGE_VERSION,
-        return_transaction=True,
-    )
     try:
+        made = write_fragments(
+            table,
+            where,
+            mode="create",
+            data_storage_version=STORAGE_VERSION,
+            return_transaction=True,
+        )
         return lance.LanceDataset.commit(where, made, max_retries=0)
-    except CommitConflictError as error:
+    except (CommitConflictError, OSError, ValueError) as error:  # by how far the other one was
+        if not _opens(where):
+            raise
         raise FileExistsError(errno.EEXIST, f"{where} already exists") from error
+
+
+def _opens(where: str) -> bool:
+    try:
+        lance.dataset(where)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def is_one_of(column: str, values: Iterable[str]) -> str:
