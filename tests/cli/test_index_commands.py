@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import clip
+from fakes import clip, colour_model
 
 from ucofia import checkpoint
 from ucofia.cli import console, main
+from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.encode.clip import ClipBackbone
+from ucofia.index.discover import find
 from ucofia.index.index import Index
+from ucofia.index.journal import Journal
 from ucofia.index.results.hits import Hit
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import lock
@@ -237,6 +240,22 @@ def test_the_other_verbs(
     answers = json.loads(capsys.readouterr().out)
     assert [answer["text"] for answer in answers] == ["red", "blue", "blue"]
     assert len(answers[2]["hits"]) == 2
+
+
+def test_what_a_killed_cluster_run_has_finished_can_be_removed(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos / "red.mp4")
+    index = Index.open(tmp_path / "index", colour_model())
+    part = IngestPart(tuple(find([videos])), ())
+    Journal(index.path).write(encode_part(Work(index.path), index.model, part).entry)
+    capsys.readouterr()
+    assert run("remove", videos / "blue.mp4") == 0
+    assert capsys.readouterr().out == "1 removed\n"
+    assert {Path(info.path).stem for info in index.newest().store.infos()} == {"red", "green"}
+    assert index.info().pending_parts == 0
+    assert run("remove", videos / "blue.mp4") == 1
+    assert "is not in the index" in capsys.readouterr().err
 
 
 def test_the_last_index_is_found_from_any_folder(

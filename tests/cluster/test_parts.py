@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fakes import clip, colour_model
+from fakes import BANK, clip, colour_model
 
 from ucofia.cluster import ingest
 from ucofia.cluster.parts import IngestPart, Work, encode_part
-from ucofia.errors import IndexReplacedError
+from ucofia.errors import IndexReplacedError, NotInIndexError
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.journal import Entry, Journal, commit_entries, recover
@@ -229,6 +229,23 @@ def test_what_others_have_added_meanwhile_is_not_taken_away(tmp_path: Path) -> N
         "azure.mp4",
     }
     assert not index.info().failures
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_removal_recovers_is_judged(tmp_path: Path, is_there: bool) -> None:
+    model, folder = colour_model(), tmp_path / "v"
+    for colour in ("red", "green", "blue"):
+        clip(folder / f"{colour}.mp4", [colour])
+    index = Index.create(tmp_path / "index", model, bank=BANK)
+    index.add(folder / "red.mp4")
+    Journal(index.path).write(encode_part(Work(index.path), model, whole(index, folder)).entry)
+    if is_there:
+        assert index.remove(folder / "blue.mp4") == 1
+    else:
+        with pytest.raises(NotInIndexError):
+            index.remove(tmp_path / "elsewhere")
+    hits = index.search("a green")
+    assert len(hits) == 3 - is_there and all(hit.confidence is not None for hit in hits)
 
 
 def test_an_index_that_was_made_again_gets_nothing_of_the_one_before(

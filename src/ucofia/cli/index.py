@@ -244,10 +244,13 @@ def remove(
 ) -> int:
     """Take videos out of an index. The files themselves stay untouched."""
     place = index_here(index, or_last=False)
+    from ucofia.index.journal import has_pending
     from ucofia.index.storage.location import where
     from ucofia.index.storage.store import Store
 
-    Store.open(place).files_below([where(path) for path in paths])
+    store = Store.open(place)
+    if not has_pending(place):  # what a killed run has finished may be what is meant
+        store.files_below([where(path) for path in paths])
     with loading("opening the index"):
         from ucofia.index.index import Index  # costs torch
 

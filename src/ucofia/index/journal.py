@@ -217,6 +217,14 @@ def recover(
     return len(entries)
 
 
+def has_pending(path: str) -> bool:
+    """Return whether a run has left anything in the journal that can be recovered from here."""
+    try:
+        return bool(Journal(path).keys())
+    except MissingExtraError:
+        return False
+
+
 def pending_counts(store: Store) -> dict[str, Any]:
     """Count what is pending, as plain JSON values."""
     journal = Journal(store.path)
