@@ -7,7 +7,9 @@ import pytest
 from fakes import clip, colour_model
 
 from ucofia.index.index import Index
-from ucofia.index.results.deduplicate import NearDuplicates
+from ucofia.index.results.catalogue import catalogue
+from ucofia.index.results.deduplicate import NearDuplicates, distinct_hits, matches_first
+from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
 
 Found = tuple[NearDuplicates, dict[str, SegmentInfo]]
@@ -49,3 +51,34 @@ def test_lengths_may_differ_a_little(
     one, trimmed = infos["a"], replace(infos["faster"], duration_seconds=1.4)
     assert is_alike(one, trimmed)
     assert not is_alike(one, replace(trimmed, duration_seconds=3.0))
+
+
+def judged(info: SegmentInfo, score: float, *, is_match: bool) -> Hit:
+    return Hit(
+        path=info.path,
+        score=score,
+        confidence=0.9 if is_match else 0.1,
+        is_match=is_match,
+        levels={},
+        biases={},
+        start_second=0.0,
+        end_second=1.0,
+        best_second=0.0,
+        segment=info.id,
+    )
+
+
+def test_a_match_is_never_folded_behind_what_is_none(found: Found) -> None:
+    is_alike, infos = found
+    ranked = [
+        judged(infos["a"], 0.9, is_match=False),
+        judged(infos["other"], 0.8, is_match=True),
+        judged(infos["faster"], 0.7, is_match=True),  # looks like the first
+        judged(infos["longer"], 0.6, is_match=False),
+    ]
+    known = catalogue(list(infos.values()), 0)
+    page = distinct_hits(lambda count: ranked[:count], known, wanted=3, is_alike=is_alike)
+    shown = [Path(one.info.path).stem for one in matches_first(page.hits)]
+    assert shown == ["other", "faster", "longer"]
+    (folded,) = page.hits[0].similar
+    assert Path(folded.info.path).stem == "a"

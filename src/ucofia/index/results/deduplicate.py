@@ -2,7 +2,7 @@
 
 The index ranks files. Here copies of one file become one hit with several places, near-duplicates
 (the same video in another encoding or size, the next picture of a series) are grouped behind the
-best of them, and files that were deleted since they were indexed are left out.
+best match of them, and files that were deleted since they were indexed are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,8 @@ def distinct_hits(
 ) -> DistinctHits:
     """Collect distinct hits until there are enough; `ranked(n)` gives the best n.
 
-    Hits that are nearly the same as a better one (`is_alike`) are grouped behind it.
+    Hits that are nearly the same as a better one (`is_alike`) are grouped with it, where that
+    stands: behind the best match of them, or where none is, the best.
     """
     asked = wanted + LOOK_AHEAD
     while True:
@@ -70,17 +71,17 @@ def distinct_hits(
 
 
 def matches_first(hits: Sequence[Judged]) -> list[Judged]:
-    """Order a list as people read it: matches, then the rest, each by score as they come.
+    """Order a list as people read it: matches, then the rest, each by score.
 
     Score and confidence may disagree, see docs/search.md. The command, the page, the HTTP API and
     the tools for assistants all list hits in this order.
     """
 
-    def is_unlikely(one: Judged) -> bool:
+    def sort_key(one: Judged) -> tuple[bool, float]:
         hit = one.hit if isinstance(one, DistinctHit) else one
-        return hit.is_match is False
+        return hit.is_match is False, -hit.score
 
-    return sorted(hits, key=is_unlikely)
+    return sorted(hits, key=sort_key)
 
 
 def _distinct(
@@ -108,7 +109,8 @@ def _distinct(
         else:
             if len(groups) < wanted:
                 groups.append([one])
-    return DistinctHits([replace(first, similar=others) for first, *others in groups], gone)
+    ordered = map(matches_first, groups)  # no match behind what is none
+    return DistinctHits([replace(first, similar=others) for first, *others in ordered], gone)
 
 
 def _at(hit: Hit, info: SegmentInfo) -> Hit:
