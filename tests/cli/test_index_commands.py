@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from ucofia.index.storage import lock
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 
+MOST_SECONDS = 120.0  # of a command; on a busy machine they take 20
 GEOMETRY = {
     "projection_dim": 16,
     "text_config": {
@@ -421,7 +423,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(index: Path, *words: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    """Start a command; it is killed in the end, so that whoever reads its lines never hangs."""
+    started = subprocess.Popen(
         [sys.executable, "-m", "ucofia", *map(str, words)],
         env=os.environ | {"UCOFIA_INDEX": str(index)},
         stdout=subprocess.PIPE,
@@ -430,6 +433,10 @@ def command(index: Path, *words: object) -> "subprocess.Popen[str]":
         # A suite that was started in the background hands down that interrupts are ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    limit = threading.Timer(MOST_SECONDS, started.kill)
+    limit.daemon = True
+    limit.start()
+    return started
 
 
 def test_the_real_command_on_a_real_model_folder(

@@ -100,7 +100,7 @@ def _interruptible_imports() -> Iterator[None]:
         if not is_importing:
             signal.default_int_handler(number, frame)
         elif is_adding:
-            again = threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number))
+            again = threading.Timer(RETRY_SECONDS, _interrupt, (threading.get_ident(), number))
             again.daemon = True
             again.start()
         else:
@@ -117,6 +117,14 @@ def _interruptible_imports() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(thread: int, number: int) -> None:
+    """Send a signal to the main thread, also where it waits; `os.kill` ends it on Windows."""
+    if sys.platform == "win32":
+        signal.raise_signal(number)
+    else:
+        signal.pthread_kill(thread, number)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
