@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ from ucofia.cli import console, main
 from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.encode.clip import ClipBackbone
 from ucofia.index.discover import find
+from ucofia.errors import DamagedIndexError
 from ucofia.index.index import Index
+from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal
 from ucofia.index.results.hits import Hit
 from ucofia.index.snapshot import Snapshot
@@ -242,6 +245,15 @@ def test_the_other_verbs(
     answers = json.loads(capsys.readouterr().out)
     assert [answer["text"] for answer in answers] == ["red", "blue", "blue"]
     assert len(answers[2]["hits"]) == 2
+
+
+def test_a_new_index_loads_its_model_once(
+    run: Run, videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(checkpoint, "load", lambda name, **_: loaded.append(name) or colour_model())
+    assert run("index", videos, "--model", "starter") == 0
+    assert loaded == ["starter"]
 
 
 def test_what_a_killed_cluster_run_has_finished_can_be_removed(
@@ -495,6 +507,31 @@ def test_watching_goes_on_when_the_index_is_away_for_a_while(model: Path, tmp_pa
     watching.send_signal(signal.SIGINT)
     watching.communicate(timeout=60)
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_watching_goes_on_when_the_index_goes_away_while_it_is_read(
+    run: Run,
+    videos: Path,
+    is_back: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add, looks = Index.add, iter(range(4))
+
+    def look(index: Index, *args: Any, **options: Any) -> AddReport:
+        number = next(looks)
+        if number == 3:
+            raise KeyboardInterrupt
+        if number == 1 or (number == 2 and not is_back):
+            raise DamagedIndexError(index.path, "a file was not found")
+        return add(index, *args, **options)
+
+    monkeypatch.setattr(Index, "add", look)
+    assert run("index", videos, "--watch", "--every", 0) == (130 if is_back else 1)
+    err = capsys.readouterr().err
+    assert err.count("looking again until this is mended\n") == 1
+    assert err.count("a file was not found") == 2 - is_back
 
 
 def test_watching_goes_on_when_another_writer_is_done(model: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Parts, data files, journal and commits, without Ray."""
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -8,12 +10,13 @@ from fakes import BANK, clip, colour_model
 
 from ucofia.cluster import ingest
 from ucofia.cluster.parts import IngestPart, Work, encode_part
-from ucofia.errors import IndexReplacedError, NotInIndexError
+from ucofia.errors import IndexBusyError, IndexReplacedError, NotInIndexError
 from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.journal import Entry, Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import table_path
+from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import SegmentRow
 from ucofia.index.storage.store import Store
 
@@ -99,8 +102,6 @@ def test_a_batch_of_which_some_is_there_adds_the_rest(tmp_path: Path, videos: Pa
 
 
 def test_changed_moved_and_touched_files_are_as_on_one_machine(tmp_path: Path) -> None:
-    import os
-
     model = colour_model()
     folder = tmp_path / "v"
     for colour in ("red", "green", "blue"):
@@ -202,6 +203,27 @@ def test_two_runs_that_settle_the_same_part_at_once_add_it_once(
     else:
         assert fragments.commit(index.path, batch)
     same_rows(plain, index)
+
+
+def test_a_run_that_waits_for_its_end_says_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "v" / "red.mp4", ["red"])
+    index = Index.create(tmp_path / "index", colour_model())
+    index.add(tmp_path / "v")
+    said: list[str] = []
+    with contextlib.ExitStack() as other:
+        lock = writer_lock(index.path, verb="compact")
+        monkeypatch.setattr(ingest.connect, "connected", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(ingest._Run, "commit", lambda *_: other.enter_context(lock))
+        with pytest.raises(IndexBusyError):
+            ingest.add(
+                index,
+                [tmp_path / "v"],
+                lock_timeout=0.1,
+                progress=lambda what, *_: said.append(what),
+            )
+    assert said[-1].startswith(f"waiting for process {os.getpid()} on ") and "(compact" in said[-1]
 
 
 def test_what_others_have_added_meanwhile_is_not_taken_away(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from ucofia.cli.options import (
 from ucofia.cli.search import answer
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
+    DamagedIndexError,
     IndexBusyError,
     IndexReplacedError,
     IndexWriteError,
@@ -130,10 +131,10 @@ def index_command(
     where = index_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
     may_be_empty = watch or cluster is not None
-    opened = _opened(where, model, segment, device, of=None if may_be_empty else paths)
+    opened, is_new = _opened(where, model, segment, device, of=None if may_be_empty else paths)
     remember_index(where, index)
     before = opened.settings
-    if model is not None:
+    if model is not None and not is_new:
         with progress_bar(quiet=json) as progress:
             changed = opened.use_model(model, lock_timeout=lock_timeout, progress=progress)
         if changed:
@@ -165,17 +166,20 @@ def index_command(
             if last is None:
                 raise
             print_message(f"ucofia: {error}", "going on with the index that is there now")
-            with suppress(NoIndexError):  # deleted again: the next look says so
+            with suppress(NoIndexError, DamagedIndexError):  # deleted again: the next look says so
                 opened = opened.reopened()
             continue
         except (
+            DamagedIndexError,
             NoIndexError,
             UnreadableVideoError,
             UnreachableIndexError,
             IndexWriteError,
             IndexBusyError,
         ) as error:
-            if last is None:
+            # What goes away while it is read looks damaged; what still does at the next look, is.
+            is_damaged = isinstance(error, DamagedIndexError) and str(error) == trouble
+            if last is None or is_damaged:
                 raise
             # A disk that is away or full, another writer: whoever watches waits until it is back.
             if str(error) != trouble:
@@ -352,8 +356,8 @@ def export(
 
 def _opened(
     where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
-) -> "Index":
-    """Open an index, or make a new one; of folders without videos, none is made."""
+) -> "tuple[Index, bool]":
+    """Open an index, or make a new one (True); of folders without videos, none is made."""
     with loading():
         from ucofia.errors import IndexExistsError
         from ucofia.index.discover import find
@@ -370,12 +374,12 @@ def _opened(
             with loading(f"loading the model {name}"):
                 made = Index.create(where, name, segment=cutting, device=device)
             print_message(f"made a new index in {where}")
-            return made
+            return made, True
     opened = Index.open(where, device=device)
     if segment is not None and _segment(segment) != opened.settings.segment:
         rule = f"this index was made with {opened.settings.segment!r}; make another index"
         raise SettingError("segment", segment, rule)
-    return opened
+    return opened, False
 
 
 def _segment(text: str) -> "Segment":
