@@ -368,6 +368,23 @@ def test_what_another_writer_adds_while_the_bank_is_solved_is_judged_too(
     assert len(judged(shared)) == 4 and None not in judged(shared).values()
 
 
+def test_a_removal_leaves_the_biases_of_what_another_writer_adds(
+    shared: Index, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip(tmp_path / "more" / "white.mp4", ["white"], seconds_each=0.5)
+    small = Store.small
+
+    def late(opened: Store, name: str) -> Any:
+        monkeypatch.setattr(Store, "small", small)
+        Index.open(shared.path, colour_model()).add(tmp_path / "more")
+        return small(opened, name)
+
+    monkeypatch.setattr(Store, "small", late)
+    assert shared.remove(made / "videos" / "blue.mp4") == 1
+    found = judged(shared)
+    assert found.keys() == {"red", "green", "white"} and None not in found.values()
+
+
 def test_two_writers_who_note_the_first_failures_lose_none(
     shared: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,7 +238,7 @@ def update(
 
 def is_newest(store: Store, bank: Bank | None) -> bool:
     """Whether nobody has written the bank since."""
-    return store.small_version(BANK) == (0 if bank is None else bank.version)
+    return bank is None or store.small_version(BANK) == bank.version
 
 
 def has_confidence(store: Store, bank: Bank | None, ids: Iterable[str]) -> bool:
@@ -257,6 +257,8 @@ def forget_gone(store: Store, collection: Collection) -> Bank | None:
 def _forget_gone(store: Store, bank: Bank, table: Table | None, collection: Collection) -> Bank:
     stored = [] if table is None else table["id"].to_pylist()
     gone = set(stored) - set(values_of(collection.segments, "id"))
+    if gone:  # or added since, where there is no lock
+        gone -= {*store.newest().table(["id"])["id"].to_pylist()}
     if gone:
         bank = _count(store, bank, len(gone)) or bank
         store.forget_small(BIAS, "id", sorted(gone))
