@@ -297,11 +297,20 @@ def before_the_bank(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]
     monkeypatch.setattr(balance, "solve_here", slow)
 
 
+@pytest.mark.parametrize("is_of_two_kinds", [False, True])
 @pytest.mark.parametrize("verb", ["add", "compact", "set_bank"])
 def test_biases_of_a_slower_writer_do_not_void_those_of_a_bank_that_was_set_meanwhile(
-    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+    shared: Index,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    is_of_two_kinds: bool,
 ) -> None:
-    others = [f"a {first} {second}" for first in COLOURS for second in COLOURS]  # another kind
+    sentences = [f"there is {a} and also {b} here" for a in COLOURS for b in COLOURS]
+    own, others = BANK, [*BANK[2:], *sentences]  # biases have other columns
+    if is_of_two_kinds:
+        own, others = others, own
+        shared.set_bank(own)
     clip(tmp_path / "more" / "white.mp4", ["white"], seconds_each=0.5)
     said: list[bool] = []
 
@@ -314,7 +323,7 @@ def test_biases_of_a_slower_writer_do_not_void_those_of_a_bank_that_was_set_mean
     if verb == "add":
         shared.add(tmp_path / "more")
     else:
-        shared.compact() if verb == "compact" else shared.set_bank(BANK[1:])
+        shared.compact() if verb == "compact" else shared.set_bank(own[1:])
     assert shared.bank_texts() == others
     expected = judged(shared)
     assert len(expected) == 3 + (verb == "add") and None not in expected.values()

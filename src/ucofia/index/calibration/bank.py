@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ucofia.atomic import write_tensors
-from ucofia.errors import SettingError, require_unicode
+from ucofia.errors import IndexWriteError, SettingError, require_unicode
 from ucofia.index.calibration import balance
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.calibration.confidence import (
@@ -380,7 +380,11 @@ def _extend(
         return bank
     ids = values_of(some.segments, "id")
     table = _bias_table(ids, bank.generation, found.biases, found.nulls)
-    store.put_small(BIAS, table, merge=not is_first)
+    try:
+        store.put_small(BIAS, table, merge=not is_first)
+    except IndexWriteError:  # those of another bank, which came meanwhile, have other columns
+        if is_newest(store, counted):
+            raise
     return counted
 
 
