@@ -21,8 +21,8 @@ from ucofia import checkpoint
 from ucofia.cli import console, main
 from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.encode.clip import ClipBackbone
-from ucofia.index.discover import find
 from ucofia.errors import DamagedIndexError
+from ucofia.index.discover import find
 from ucofia.index.index import Index
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal
@@ -251,7 +251,9 @@ def test_a_new_index_loads_its_model_once(
     run: Run, videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(checkpoint, "load", lambda name, **_: loaded.append(name) or colour_model())
+    monkeypatch.setattr(
+        checkpoint, "load", lambda name, **_: loaded.append(name) or colour_model()
+    )
     assert run("index", videos, "--model", "starter") == 0
     assert loaded == ["starter"]
 

@@ -15,8 +15,8 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
-from ucofia.index.calibration.bank import Bank
 from ucofia.index.calibration.balance import Solver
+from ucofia.index.calibration.bank import Bank
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
 from ucofia.index.lazy_model import LazyModel, is_gone, require_same_model

@@ -26,7 +26,7 @@ class IndexInfo:
     failures: dict[str, str]  # path: reason
     segment: Segment  # how videos are cut: "auto", "whole" or seconds
     bank_texts: int
-    has_confidence: bool  # whether hits have one: the bank has texts enough, and was applied to them
+    has_confidence: bool  # whether hits have one: a bank of texts enough was applied
     balancing_is_due: bool  # so many segments came or went that `compact` pays
     format: int
     version: int
