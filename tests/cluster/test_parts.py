@@ -270,6 +270,19 @@ def test_what_a_removal_recovers_is_judged(tmp_path: Path, is_there: bool) -> No
     assert len(hits) == 3 - is_there and all(hit.confidence is not None for hit in hits)
 
 
+def test_a_removal_that_recovers_needs_no_model(
+    tmp_path: Path, videos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = colour_model()  # without a name, so that nobody else can load it
+    index = Index.create(tmp_path / "index", model, bank=BANK)
+    Journal(index.path).write(encode_part(Work(index.path), model, whole(index, videos)).entry)
+    assert Index.open(index.path).remove(videos / "clip03.mp4") == 1
+    assert "no confidence until the next `add`: model is ''" in caplog.text
+    assert index.info().videos == 11 and not index.info().has_confidence
+    index.add(videos / "clip00.mp4")
+    assert all(hit.confidence is not None for hit in index.search("a green", top=11))
+
+
 def test_an_index_that_was_made_again_gets_nothing_of_the_one_before(
     tmp_path: Path, videos: Path
 ) -> None:

@@ -4,6 +4,7 @@ What changes an index is here, what it answers in `queries`. An index belongs to
 filled it.
 """
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from ucofia import checkpoint
-from ucofia.errors import DamagedIndexError
+from ucofia.errors import DamagedIndexError, UCoFiAError
 from ucofia.index import ingest
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.balance import Solver
@@ -39,6 +40,8 @@ from ucofia.model import Model
 from ucofia.progress import Progress, Stopwatch
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, segments
+
+logger = logging.getLogger(__name__)
 
 
 class Index(Queries):
@@ -322,7 +325,7 @@ class Index(Queries):
         places = [where(path) for path in _each(paths)]
         is_recovered = self._recover(lock_timeout, progress) > 0
         with self._writing("remove", lock_timeout, progress) as is_locked:
-            if is_recovered:  # also if there is nothing to remove then
+            if is_recovered and self._has_model():  # also if there is nothing to remove then
                 self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
             gone = self._store.files_below(places)
             self._store.remove(gone)
@@ -404,6 +407,14 @@ class Index(Queries):
             if progress is not None:
                 progress("preparing search", 0, None)
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
+
+    def _has_model(self) -> bool:
+        """Whether the model can be loaded, with a warning; to remove something needs none."""
+        try:
+            return self.model is not None
+        except UCoFiAError as error:
+            logger.warning("what was recovered has no confidence until the next `add`: %s", error)
+            return False
 
     def _is_newest(self, bank: Bank | None) -> bool:
         """Whether nobody has written segments, or the bank, since."""
