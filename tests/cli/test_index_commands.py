@@ -118,10 +118,52 @@ def test_a_text_needs_no_quotes_and_a_folder_behind_it_is_a_slip(
     assert [part["text"] for part in json.loads(out)[0]["parts"]] == ["red", "blue"]
     assert "looking for:" in err
     assert run("search", "red", videos) == 2
-    assert f"say --under {videos}" in " ".join(capsys.readouterr().err.split())
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"say --under {videos}" in err and f'put the text in quotes: "red {videos}"' in err
     assert run("describe", "my", "video.mp4") == 2
     err = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "'video.mp4' is one too many. Texts and names with spaces stand in quotes." in err
+
+
+def test_words_behind_the_text_of_an_option_are_refused(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("index", videos)
+    for words in (
+        ("a", "street", "--not", "many", "people"),
+        ("a", "street", "--not=many", "people", "--json"),
+        ("--not", "many", "people", "--top", "3"),
+    ):
+        capsys.readouterr()
+        assert run("search", *words) == 2
+        err = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+        assert 'say --not "many people", with quotes' in err
+        assert 'or put "people" in front of --not' in err
+    for words in (
+        ("a", "red", "--not", "many people", "--top", "3"),
+        ("--not", "many people", "--top", "3", "a", "red"),
+        ("--not", "many people", "--", "a", "red"),
+    ):
+        assert run("search", *words) in (0, 3)
+        assert "looking for: a red, without many people" in capsys.readouterr().err
+
+
+def test_every_combined_question_is_said(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run("index", videos)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("red\ngreen without blue\n")
+    for words, said in (
+        (("red",), []),
+        (("red", "--and", "green"), ["looking for: red + green"]),
+        (("--not", "red"), ["looking for: without red"]),
+        (("--queries", texts), ["looking for: green, without blue"]),
+    ):
+        capsys.readouterr()
+        run("search", *words)
+        err = capsys.readouterr().err.splitlines()
+        assert [line for line in err if line.startswith("looking for")] == said
 
 
 def test_matches_come_first_in_every_list(

@@ -3,10 +3,12 @@
 import os
 from dataclasses import fields
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 FIRST_DAY = datetime(1971, 1, 1)
 NAMED = 3  # of videos that are nearly the same
-HINTED = 10  # texts; more hints than that are not printed
+SAID = 10  # texts of --queries; how more of them are read, and hints about them, are not printed
 FEWEST = 3  # hits that are printed, however unlikely
 ONLY_AN_ORDER = "best first; this is only an order, the first need not fit"
 WHY_SUFFIXES = (".png", ".jpg", ".json")
@@ -83,7 +85,29 @@ QueriesOption = Annotated[
 ]
 
 
-@app.command()
+class _OneTextEach(TyperCommand):
+    """Takes no words behind the text of --and or --not: they may belong to it, or to TEXT."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse them before the options are taken out of the words."""
+        for at, word in enumerate(takewhile(lambda word: word != "--", args)):
+            option, is_joined, text = word.partition("=")
+            if option in ("--and", "--not"):
+                _require_end(ctx, option, [text] if is_joined else [], args[at + 1 :])
+        return super().parse_args(ctx, args)
+
+
+def _require_end(ctx: Any, option: str, text: list[str], words: list[str]) -> None:
+    """Refuse words that follow the text of an option."""
+    text, words = (text, words) if text else (words[:1], words[1:])
+    more = " ".join(takewhile(lambda word: not word.startswith("-"), words))
+    if more:
+        whole = f'{option} "{" ".join(text)} {more}"'
+        rule = f'say {whole}, with quotes, or put "{more}" in front of {option}'
+        raise typer.BadParameter(rule, ctx, param_hint=option)
+
+
+@app.command(cls=_OneTextEach)
 def search(
     words: Annotated[
         list[str] | None, typer.Argument(help="What to look for, in words.", metavar="TEXT")
@@ -132,12 +156,13 @@ def search(
             min_confidence=min_confidence,
         )
 
-    if text and not also and not without and not asked[0].is_plain:
-        print_message(f"looking for: {asked[0]}")
+    for question in asked[:SAID]:
+        if not question.is_plain:
+            print_message(f"looking for: {question}")
     answers = answer(newest, asked, top, ask)
     code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
     _print(texts if queries else None, answers, json=json, complete=complete)
-    for question in asked[:HINTED]:
+    for question in asked[:SAID]:
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
     if explain is not None:
@@ -364,7 +389,10 @@ def _joined(words: list[str] | None) -> str | None:
     if not words:
         return None
     if len(words) > 1 and os.path.isdir(os.path.expanduser(words[-1])):
-        rule = f"{words[-1]} is a folder; say --under {words[-1]} to search only there"
+        rule = (
+            f"{words[-1]} is a folder; say --under {words[-1]} to search only there, or put the "
+            f'text in quotes: "{" ".join(words)}"'
+        )
         raise typer.BadParameter(rule, param_hint="TEXT")
     return " ".join(words)
 
