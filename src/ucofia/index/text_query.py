@@ -257,7 +257,7 @@ class Vocabulary:
     def nearest(self, word: str) -> str | None:
         """The word that is spelt most like a word; the bank is about what videos show."""
         plain = word.lower()
-        if len(plain) < FEWEST_LETTERS or not _is_latin(plain):
+        if len(plain) < FEWEST_LETTERS or not is_latin(plain):
             return None
         for known, cutoff in ((self.bank, NEAR), (self.tokens, VERY_NEAR)):
             near = [
@@ -296,7 +296,7 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     text = " ".join(question.texts)
     words = _LETTERS.findall(text)
     strange = [word for word in cut_words(text, backbone) if word.lower() not in known.bank]
-    foreign = [word for word in words if not _is_latin(word)]
+    foreign = [word for word in words if not is_latin(word)]
     content = [word for word in words if len(word) >= FEWEST_LETTERS]
     small = {word.lower() for word in words}
     are_most = len(strange) >= 2 and 2 * len(strange) > len(content)
@@ -330,6 +330,7 @@ def _spelt(question: TextQuery, spelt: dict[str, str]) -> TextQuery:
     return TextQuery(tuple(better(question.wanted)), tuple(better(question.unwanted)))
 
 
-def _is_latin(word: str) -> bool:
+def is_latin(word: str) -> bool:
+    """Whether all letters are Latin ones."""
     letters = [letter for letter in word if letter.isalpha()]
     return all("LATIN" in unicodedata.name(letter, "") for letter in letters)

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
-METHOD = "kinds, moments, prompts"  # of solving: a bank that was solved otherwise is solved again
+METHOD = "kinds, moments, captions"  # of solving: a bank that was solved otherwise is solved again
 FEWEST_CACHED = 500  # texts; the features of fewer are not kept in the cache
 KEPT_FILES = 4  # banks, or models; each takes about 20 MB
 _PARTS = ("sentence", "words", "word_mask")
