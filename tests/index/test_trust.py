@@ -29,6 +29,7 @@ from ucofia.index.index import Index
 from ucofia.index.search import preview as previews, search
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, FileIdentity, SegmentRow
+from ucofia.index.text_query import TextQuery
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
 from ucofia.types import VideoFeatures
@@ -180,7 +181,12 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
     index._store.remove([row.file.path for row in rows])
     index.compact()
     assert index.newest().preview is not None
-    asked = (("a red", True), ("a red", False), ("a red -a blue", True))
+    both = TextQuery(("a red", "one red"))
+    asked = (
+        *(("a red", True), ("a red", False)),
+        *(("a red without a blue", True), (both, True), (both, False)),
+    )
+    assert not TextQuery.of("a red without a blue").is_plain
     (bad, *_) = index.search("a red")
     expected = [[hit.path for hit in index.search(t, top=6, exact=e)] for t, e in asked]
     if is_vector:
