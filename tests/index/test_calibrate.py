@@ -1,5 +1,7 @@
 """Confidence keeps its promise on texts it has not seen."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -83,6 +85,16 @@ def test_the_law_of_words_follows_the_number_of_segments() -> None:
     assert many.p_value(3.5) > 10 * few.p_value(3.5)
     draws = rng.normal(0, 1, (2000, 5000)).max(1)
     assert (many.p_value(draws) <= 0.1).mean() == pytest.approx(0.1, abs=0.07)
+
+
+@pytest.mark.parametrize("tail", [1.0, 1 - 1e-16, 0.5, 1e-300, 0.0])
+def test_every_share_is_reached_by_a_finite_score(tail: float) -> None:
+    law = Gumbel(2.0, 0.5)
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        z = law.z_at(tail)
+    assert np.isfinite(z)
+    assert float(law.tail(z)) == pytest.approx(tail, rel=1e-6, abs=1e-299)
 
 
 def test_scores_of_texts_are_joined_from_parts() -> None:

@@ -1,6 +1,5 @@
 """Several texts as one question: what is meant, and that pruning changes nothing."""
 
-import math
 import statistics
 import time
 from pathlib import Path
@@ -12,6 +11,8 @@ from test_search import MODELS, collection_of, preview_of, query_of
 
 from ucofia import TextQuery
 from ucofia.errors import SettingError
+from ucofia.index.calibration.bank import Null
+from ucofia.index.calibration.confidence import Calibration, Gumbel
 from ucofia.index.index import Index
 from ucofia.index.results import combined
 from ucofia.index.results.combined import (
@@ -22,7 +23,6 @@ from ucofia.index.results.combined import (
     rank_combined,
     rivals_of,
 )
-from ucofia.index.results.conjunction import single_z, together
 from ucofia.index.results.hits import Filters, HitPart
 from ucofia.index.search.scoring import Query, score, slack
 from ucofia.index.search.search import Searcher
@@ -186,22 +186,6 @@ def test_a_hit_says_what_each_text_says(index: Index) -> None:
         assert hit.explain().text == "red"
 
 
-def plain_tail(z: float) -> float:
-    return 0.5 * math.erfc(z / math.sqrt(2))
-
-
-def test_texts_fit_together_by_accident_as_plain_loops_say() -> None:
-    z, beside, segments = [1.2, 2.5, 0.3], [2, 1, 5], 40
-    tails = [plain_tail(one) for one in z]
-    everywhere = 1 - (1 - math.prod(tails)) ** segments
-    found = together(np.array(z), np.array(beside, float), segments)
-    for tail, count, value in zip(tails, beside, found, strict=True):
-        assert value == pytest.approx(max(1 - (1 - tail) ** count, everywhere))
-    assert single_z(plain_tail(1.7)) == pytest.approx(1.7)
-    # Beside one other text in one segment, a fair fit is rarer by accident than the best of 40.
-    assert together(np.array([1.5, 3.5]), np.ones(2), 40)[0] < 1 - (1 - plain_tail(1.5)) ** 40
-
-
 @pytest.mark.parametrize("listed", [140, 8])
 def test_rivals_of_a_text_fit_all_others_as_well(
     listed: int, monkeypatch: pytest.MonkeyPatch
@@ -210,9 +194,9 @@ def test_rivals_of_a_text_fit_all_others_as_well(
     collection = collection_of(rng, 140, spread=0.5, copies=0)
     queries = [query_of(MODELS["ucofia"], rng, 3) for _ in range(2)]
     searcher = Searcher(collection, preview_of(collection))
-    asked = combination([QueryPart(query, searcher) for query in queries], 2)
+    null = Null(np.zeros(140), np.ones(140), Calibration(Gumbel(2.0, 0.5, 140)))
     monkeypatch.setattr(combined, "FIRST_LIST", listed)
-    others = rivals_of(asked)
+    others = rivals_of([QueryPart(query, searcher) for query in queries], [null, null])
     assert others is not None and others.segments == 140
     totals = [score(query, collection, alone=True).total.tolist() for query in queries]
     for row in range(140):
@@ -238,6 +222,67 @@ def test_a_text_beside_another_has_fewer_chances_to_fit_by_accident(index: Index
     # What shows only one of them is not lifted to a match by the other.
     for hit in index.search(TextQuery(("red", "blue")), top=6)[1:]:
         assert not hit.is_match
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """An index whose bank has words and sentences, so that words are put into captions."""
+    folder = tmp_path_factory.mktemp("words")
+    colours = ["red", "blue", "green", "white"]
+    for colour in colours:
+        clip(folder / f"{colour}.mp4", [colour], seconds_each=0.5)
+    clip(folder / "red-white.mp4", ["red", "white"], seconds_each=0.5)
+    words = [f"{some} {colour}" for colour in COLOURS for some in ("a", "the", "some", "pure")]
+    index = Index.create(folder / "index", colour_model(), bank=[*words, *BANK])
+    index.add(folder, workers=1)
+    return index
+
+
+@pytest.mark.parametrize("same", ["a red", "Red", "the red", "red."])
+def test_a_text_that_is_encoded_like_another_adds_nothing(words: Index, same: str) -> None:
+    assert words.bank_texts() and words.search("red")[0].confidence is not None
+    assert words.search(TextQuery(("red", same))) == words.search("red")
+    twice = words.search(TextQuery(("red",), ("white", "a white")))
+    assert twice == words.search(TextQuery(("red",), ("white",)))
+
+
+def test_texts_that_mean_the_same_are_together_no_surer_than_one(index: Index) -> None:
+    one, other = "red blue white thing", "thing white blue red"  # to this model they are equal
+    alone = {hit.segment: hit.confidence for hit in index.search(one, top=6)}
+    for hit in index.search(TextQuery((one, other)), top=6):
+        assert hit.confidence == pytest.approx(alone[hit.segment], abs=1e-6)
+
+
+def test_a_filter_changes_what_is_listed_and_not_how_sure_it_is(index: Index) -> None:
+    for question in (TextQuery(("red", "blue")), TextQuery(("red", "white"), ("blue",)), "red"):
+        for hit in index.search(question, top=6):
+            (kept,) = index.search(question, filters=Filters(under=[hit.path]))
+            assert (kept.confidence, kept.is_match) == (hit.confidence, hit.is_match)
+            assert kept.parts == hit.parts
+
+
+def test_a_part_is_explained_with_the_confidence_it_was_judged_with(index: Index) -> None:
+    is_surer = False
+    for hit in index.search(TextQuery(("red", "blue"), ("white",)), top=6):
+        for part in hit.parts:
+            assert part.explain().confidence == part.confidence
+            others = [o.text for o in hit.parts if o.is_wanted and part.is_wanted and o != part]
+            why = index.explain(part.text, hit.segment, beside=others)
+            assert why.confidence == part.confidence
+            alone = index.explain(part.text, hit.segment).confidence
+            is_surer |= bool(others) and alone != part.confidence
+    assert is_surer
+
+
+def test_describe_is_as_sure_as_a_search_for_the_text_as_it_is_quoted(index: Index) -> None:
+    for text in ('"red"', "red"):
+        hit = next(hit for hit in index.search(text, top=6) if hit.path.endswith("red-blue.mp4"))
+        (described,) = index.describe(hit.path, [text])
+        assert described.text == text
+        assert (described.confidence, described.is_match) == (hit.confidence, hit.is_match)
+    (whole,) = index.describe(hit.path, ["red without blue"])  # one text: operators are not read
+    (quoted,) = index.describe(hit.path, ['"red without blue"'])
+    assert (whole.score, whole.confidence) == (quoted.score, quoted.confidence)
 
 
 def test_an_unwanted_text_speaks_against_a_hit_but_never_for_one() -> None:

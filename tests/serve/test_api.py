@@ -179,6 +179,19 @@ def test_explain_names_words_frames_and_patches(client: TestClient, index: Index
     assert picture.content == why.thumbnails[0]
 
 
+def test_explain_is_as_sure_as_the_hit_beside_the_other_texts(client: TestClient) -> None:
+    is_surer = False
+    for hit in found(client, text="red", **{"and": "green"})["hits"]:
+        for part in hit["parts"]:
+            about = {"text": part["text"], "segment": hit["segment"]}
+            others = [other["text"] for other in hit["parts"] if other != part]
+            beside = client.get("/api/explain", params={**about, "and": others}).json()
+            assert beside["confidence"] == pytest.approx(part["confidence"])
+            alone = client.get("/api/explain", params=about).json()["confidence"]
+            is_surer |= alone != pytest.approx(part["confidence"])
+    assert is_surer
+
+
 def test_the_timeline_rises_where_the_colour_comes(client: TestClient, index: Index) -> None:
     hits = found(client, text="green")["hits"]
     hit = next(h for h in hits if Path(h["path"]).stem == "red then green")

@@ -155,7 +155,8 @@ class Queries(ABC):
         """Find the texts that fit a video, best first by score.
 
         The score is an order, not a verdict: something always comes first. Of a video of the
-        index each text also has the confidence that a search for it would give this video.
+        index each text also has the confidence that a search for it would give this video. Each is
+        one text: quotes around it are taken off, and "without" and the like are not read.
 
         Args:
             video: A video of the index, or any other file, which is then decoded and encoded.
@@ -201,12 +202,13 @@ class Queries(ABC):
         """
         return self.newest().similar(example, top=top, filters=filters)
 
-    def explain(self, text: str, segment: str) -> Explanation:
+    def explain(self, text: str, segment: str, *, beside: Sequence[str] = ()) -> Explanation:
         """Show why a segment got its score for a text.
 
         Args:
             text: One text, taken as it stands.
             segment: The id of the segment, as `Hit.segment` has it.
+            beside: The other texts that were wanted with it; its confidence depends on them.
 
         Returns:
             Words, frames, patches and their weights; `save("why.png")` draws them.
@@ -219,7 +221,7 @@ class Queries(ABC):
             >>> [part.word for part in index.explain("red", hit.segment).words]
             ['red']
         """
-        return self.newest().explain(text, segment)
+        return self.newest().explain(text, segment, beside)
 
     def export(self, path: Path | str) -> int:
         """Write all segments as a table for other programs.

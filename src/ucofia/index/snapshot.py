@@ -25,7 +25,13 @@ from ucofia.index.calibration.bank import (
     confidence_of,
 )
 from ucofia.index.results import similar as examples
-from ucofia.index.results.combined import QueryPart, combination, combined_hits
+from ucofia.index.results.combined import (
+    QueryPart,
+    combination,
+    combined_hits,
+    judge,
+    rivals_of,
+)
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, hits_of
 from ucofia.index.results.similar import TextHit
@@ -90,7 +96,7 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many texts at once, as `Index.search_many` does, which says what they mean."""
         _require_top(top)
-        questions = [TextQuery.of(text) for text in texts]
+        questions = [self._distinct(TextQuery.of(text)) for text in texts]
         answers: list[list[Hit]] = [[] for _ in questions]
         plain = [place for place, question in enumerate(questions) if question.is_plain]
         first = [questions[place].texts[0] for place in plain]
@@ -143,7 +149,8 @@ class Snapshot:
 
     def _judged(self, hit: TextHit, rows: Array) -> TextHit:
         """Give a text the confidence that a search for it gives the best of some rows."""
-        normalisation, query = self.normalisation.of(hit.text), self.prepare_queries([hit.text])[0]
+        text = TextQuery.plain(hit.text)
+        normalisation, query = self.normalisation.of(text), self.prepare_queries([text])[0]
         totals = score(query, self._balanced(normalisation), rows, alone=True).total
         best = int(totals.argmax())
         null, row = normalisation.null, int(rows[best])
@@ -155,7 +162,8 @@ class Snapshot:
     ) -> list[TextHit]:
         """Find the texts that fit the vectors of a video, best first."""
         _require_top(top)
-        fingerprint, asked = self.store.settings.fingerprint, self.prompts(texts)
+        fingerprint = self.store.settings.fingerprint
+        asked = self.prompts([TextQuery.plain(text) for text in texts])
         return examples.describe(self.model, video, texts, asked, top=top, fingerprint=fingerprint)
 
     def similar(
@@ -177,13 +185,15 @@ class Snapshot:
         among, total = filters.rows(self.collection), self._likeness(video)
         return examples.similar(video, total, self.collection, among, top=top, own=own)
 
-    def explain(self, text: str, segment: str) -> Explanation:
+    def explain(self, text: str, segment: str, beside: Sequence[str] = ()) -> Explanation:
         """Show why a segment, named by its id, got its score for a text."""
         row = self.collection.row_of_segment.get(segment)
         if row is None:
             raise NotInIndexError(self.store.path, segment)
-        read = TextQuery.plain(text)
-        return self._explain(read, self.prepare_queries([read])[0], row)
+        question = self._distinct(TextQuery((TextQuery.plain(text), *beside)))
+        parts, nulls = self._parts(question, Filters(), exact=True)
+        _, confidence, _ = judge(parts, nulls, row, rivals_of(parts, nulls))[0]
+        return self._explain(question.wanted[0], parts[0].query, row, confidence)
 
     def fast_recall(self) -> Recall | None:
         """Measure how much of the exact list `exact=False` finds here; None without a bank."""
@@ -220,6 +230,16 @@ class Snapshot:
     def _features(self, video: Path | str) -> VideoFeatures:
         segment = self.store.settings.segment
         return examples.features_of(video, self.model, self.collection, segment=segment)
+
+    def _distinct(self, question: TextQuery) -> TextQuery:
+        """Leave out texts that are encoded like one before: "a dog" beside "dog" says nothing."""
+        return TextQuery(self._each_once(question.wanted), self._each_once(question.unwanted))
+
+    def _each_once(self, texts: Sequence[str]) -> tuple[str, ...]:
+        first: dict[str, str] = {}
+        for text, encoded in zip(texts, self.prompts(texts), strict=True):
+            first.setdefault(" ".join(encoded.casefold().split()), text)
+        return tuple(first.values())
 
     def _parts(
         self, question: TextQuery, filters: Filters, *, exact: bool
@@ -314,15 +334,14 @@ class Snapshot:
         )
         rows = ranking.rows.tolist()
         return [
-            replace(hit, explainer=partial(self._explain, text, query, row))
+            replace(hit, explainer=partial(self._explain, text, query, row, hit.confidence))
             for hit, row in zip(hits, rows, strict=True)
         ]
 
-    def _explain(self, text: str, query: Query, row: int) -> Explanation:
-        stored, normalisation = self._stored(row), self.normalisation.of(text)
-        balanced, words = self._balanced(normalisation), self.words_of(text)
+    def _explain(self, text: str, query: Query, row: int, confidence: float | None) -> Explanation:
+        balanced = self._balanced(self.normalisation.of(text))
+        words, stored = self.words_of(text), self._stored(row)
         found = explain(query, balanced, row, text=text, words=words, stored=stored)
-        confidence, _ = confidence_of(normalisation.null, row, found.score)
         return replace(found, confidence=confidence)
 
     def _stored(self, row: int) -> SegmentRow:

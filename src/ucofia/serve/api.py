@@ -40,6 +40,14 @@ UPLOAD_RETRY_SECONDS = 5
 TEXTS_MOST = 100
 
 Texts = Annotated[list[schema.Text], Query(max_length=TEXTS_MOST)]
+BesideTexts = Annotated[
+    list[schema.Text],
+    Query(
+        alias="and",
+        max_length=schema.TEXTS_COMBINED,
+        description="The other texts that were wanted with it: its confidence depends on them.",
+    ),
+]
 Top = Annotated[int, Query(ge=1, le=schema.TOP_MOST)]
 TextParam = Annotated[schema.Text, Query()]
 IdParam = Annotated[schema.Id, Query(description="Id of a video or of one of its segments.")]
@@ -141,9 +149,14 @@ class Api:
         reply = await self._ask(self.engine.describe_clip, clips, tuple(text), top)
         return answers.describe_answer(reply.value, reply.seconds)
 
-    async def explain(self, text: TextParam, segment: IdParam) -> schema.ExplainAnswer:
+    async def explain(
+        self,
+        text: TextParam,
+        segment: IdParam,
+        beside: BesideTexts = [],  # noqa: B006 - as above
+    ) -> schema.ExplainAnswer:
         """Say why a segment got its score: levels, frames, words and patches."""
-        reply = await self._ask(self.engine.explain, text, segment)
+        reply = await self._ask(self.engine.explain, text, segment, tuple(beside))
         return self.write.explain(reply.value, reply.catalogue.segment(segment))
 
     async def timeline(self, text: TextParam, video: IdParam) -> schema.TimelineAnswer:

@@ -150,10 +150,10 @@ class Engine:
         chosen = texts or self._bank()
         return self.snapshot.describe_features(self._features(clips), chosen, top=top)
 
-    def explain(self, text: str, segment: str) -> Explanation:
-        """Explain the score of a segment, by whole words."""
+    def explain(self, text: str, segment: str, beside: Sequence[str] = ()) -> Explanation:
+        """Explain the score of a segment, by whole words, beside the other wanted texts."""
         info = self.view.catalogue.segment(segment)
-        why = self.handle.explain(self.view, text, info.id)
+        why = self.handle.explain(self.view, text, info.id, beside)
         return whole_words(why, self.snapshot.words_of(why.text))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +85,12 @@ class IndexHandle:
                 self._pictures.popitem(last=False)
             return row.thumbnails
 
-    def explain(self, view: View, text: str, segment: str) -> Explanation:
+    def explain(
+        self, view: View, text: str, segment: str, beside: Sequence[str] = ()
+    ) -> Explanation:
         """Explain the score of a segment of a version; reads its row under the lock."""
         with self._lock:
-            return view.snapshot.explain(text, segment)
+            return view.snapshot.explain(text, segment, beside)
 
     def info(self) -> dict[str, Any]:
         """Count what the newest version holds; costly counts are cached for some seconds."""

@@ -59,6 +59,9 @@ class Law(Protocol):
     def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """How often the best is at least this good."""
 
+    def single_tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often any one segment is at least this good."""
+
     def z_at(self, tail: float) -> float:
         """What is reached so often; below 1."""
 
@@ -69,17 +72,24 @@ class Gumbel:
 
     location: float
     spread: float
+    segments: int = 1
 
     def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """How often the best is at least this good."""
-        reduced = np.clip(
-            (np.asarray(z, dtype=np.float64) - self.location) / self.spread, -30, 700
-        )
-        return np.asarray(-np.expm1(-np.exp(-reduced)))
+        return np.asarray(-np.expm1(-self._expected(z)))
+
+    def single_tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often any one segment is at least this good: the law is the maximum of so many."""
+        return np.asarray(-np.expm1(-self._expected(z) / self.segments))
+
+    def _expected(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How many segments are at least this good."""
+        reduced = (np.asarray(z, dtype=np.float64) - self.location) / self.spread
+        return np.asarray(np.exp(-np.clip(reduced, -30, 700)))
 
     def z_at(self, tail: float) -> float:
         """What is reached so often; below 1."""
-        tail = min(tail, 1 - np.finfo(np.float64).eps)
+        tail = min(max(tail, 1e-300), 1 - np.finfo(np.float64).eps)
         return float(self.location - self.spread * np.log(-np.log1p(-tail)))
 
 
@@ -93,17 +103,28 @@ class NormalMaxima:
 
     @cached_property
     def _log_tail(self) -> Float[Array, " g"]:
+        return self._log_tail_of(self.segments)
+
+    @cached_property
+    def _log_single_tail(self) -> Float[Array, " g"]:
+        return self._log_tail_of(1)
+
+    def _log_tail_of(self, segments: int) -> Float[Array, " g"]:
         from torch import from_numpy  # whoever asks for a confidence has searched
         from torch.special import log_ndtr
 
         apart = (_GRID[:, None] - self.mean) / self.deviation
-        tails = -np.expm1(self.segments * log_ndtr(from_numpy(apart)).numpy())
+        tails = -np.expm1(segments * log_ndtr(from_numpy(apart)).numpy())
         found = np.log(np.clip(tails.mean(1), 1e-290, 1.0))
         return np.asarray(np.minimum.accumulate(found))
 
     def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
         """How often the best is at least this good."""
         return np.asarray(np.exp(np.interp(z, _GRID, self._log_tail)))
+
+    def single_tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
+        """How often any one segment is at least this good."""
+        return np.asarray(np.exp(np.interp(z, _GRID, self._log_single_tail)))
 
     def z_at(self, tail: float) -> float:
         """What is reached so often; below 1."""
@@ -190,11 +211,11 @@ def calibrate(scores: TextScores, kind: TextKind, segments: int) -> Calibration 
         return None
     if kind == "words" and scores.has_moments:
         return Calibration(normal_maxima(scores, segments), kind)
-    return Calibration(gumbel(scores.best), kind)
+    return Calibration(gumbel(scores.best, segments), kind)
 
 
-def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
-    """Fit a Gumbel distribution to the middle quantiles of the bank's best values.
+def gumbel(best_of_text: Float[Array, " q"], segments: int) -> Gumbel:
+    """Fit a Gumbel distribution to the middle quantiles of the bank's best values in segments.
 
     Their upper end is not used: some texts do match something here (many such texts make the
     answers more cautious, never less).
@@ -203,7 +224,7 @@ def gumbel(best_of_text: Float[Array, " q"]) -> Gumbel:
     seen = np.quantile(np.asarray(best_of_text, dtype=np.float64), shares)
     expected = -np.log(-np.log(shares))  # where a Gumbel of location 0 and spread 1 has them
     spread, location = np.polyfit(expected, seen, 1)
-    return Gumbel(float(location), max(float(spread), 1e-6))
+    return Gumbel(float(location), max(float(spread), 1e-6), segments)
 
 
 def normal_maxima(scores: TextScores, segments: int) -> NormalMaxima:

@@ -14,13 +14,14 @@ combined score is above that. Where nothing is wanted, every segment is scored.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from ucofia.index.calibration.bank import Null, confidence_of
 from ucofia.index.calibration.confidence import MATCH, standardise
-from ucofia.index.results.conjunction import Rivals, single_z, together
+from ucofia.index.results.conjunction import Rivals, correlations, together
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import (
     MOMENTS,
@@ -43,10 +44,12 @@ from ucofia.index.search.scoring import (
     slack,
 )
 from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.text_query import TextQuery
 
-ExplainRow = Callable[[str, Query, int], Explanation]  # of a text, for a row
+Verdict: TypeAlias = tuple[float, float | None, bool | None]  # score, confidence, is it a match
+ExplainRow = Callable[[str, Query, int, float | None], Explanation]  # text, row, confidence
 
 SAMPLED = 512  # segments, for what is ordinary
 FIRST_LIST = 64  # segments of each wanted text that are looked at first
@@ -99,14 +102,18 @@ class Combination:
 
 def combination(parts: Sequence[QueryPart], wanted: int) -> Combination:
     """Measure what is ordinary for each text; filters have no say in it."""
-    count = len(parts[0].searcher.collection)
-    rows = np.arange(0, count, max(1, -(-count // SAMPLED)))
+    rows = _sampled(parts[0].searcher.collection)
     totals = np.array([part.totals(rows).total for part in parts], np.float64)
     totals = totals[:, np.isfinite(totals).all(0)]  # others are damaged
     if not totals.size:
         totals = np.zeros((len(parts), 1))
     deviation = np.maximum(totals.std(1), LEAST_DEVIATION)
     return Combination(tuple(parts), wanted, np.median(totals, axis=1), deviation)
+
+
+def _sampled(collection: Collection) -> Array:
+    count = len(collection)
+    return np.arange(0, count, max(1, -(-count // SAMPLED)))
 
 
 def rank_combined(asked: Combination, *, top: int) -> Ranking:
@@ -173,7 +180,7 @@ def combined_hits(
     """Answer a question of several texts: segments, or one of each video, that are sure enough."""
     first = combination.parts[0]
     collection = first.searcher.collection
-    others = rivals_of(combination)
+    others = rivals_of(combination.parts[: combination.wanted], nulls)
     if min_confidence:
         combination = combination.among(
             _may_be_confident(combination, nulls, min_confidence, grouped=grouped)
@@ -218,9 +225,11 @@ def _may_be_confident(
         value = null.calibration.confidence(z)  # NaN where it is unknown: left out
         if at < combination.wanted:
             enough = null.calibration.z_of(bound)
+            is_enough = z >= enough
             if combination.wanted > 1 and np.isfinite(enough):
-                enough = min(enough, single_z(float(null.calibration.p_value(enough))))
-            is_confident &= z >= enough
+                most = null.calibration.p_value(enough)  # together they reach no smaller one
+                is_enough |= null.calibration.law.single_tail(z) <= most
+            is_confident &= is_enough
         else:
             is_confident &= (value < MATCH + CONFIDENCE_OFF) | (1 - value >= bound)
     found = rows[is_confident]
@@ -237,15 +246,10 @@ def _judged(
     others: Rivals | None,
 ) -> Hit:
     """Add the score and confidence of each text to a hit, and their combined confidence."""
-    totals = [
-        float(part.totals(np.array([row]), alone=True).total[0]) for part in combination.parts
-    ]
-    judged = [confidence_of(null, row, total) for null, total in zip(nulls, totals, strict=True)]
-    if others is not None:
-        judged = _beside_others(judged, totals, row, nulls, others)
     parts = []
-    texts = zip(question.texts, combination.parts, totals, judged, strict=True)
-    for at, (text, part, total, (confidence, is_match)) in enumerate(texts):
+    verdicts = judge(combination.parts, nulls, row, others)
+    texts = zip(question.texts, combination.parts, verdicts, strict=True)
+    for at, (text, part, (total, confidence, is_match)) in enumerate(texts):
         parts.append(
             HitPart(
                 text=text,
@@ -253,7 +257,7 @@ def _judged(
                 score=total,
                 confidence=confidence,
                 is_match=is_match,
-                explainer=partial(explain, text, part.query, row),
+                explainer=partial(explain, text, part.query, row, confidence),
             )
         )
     confidence, is_match = combined_confidence(parts)
@@ -267,20 +271,50 @@ def _judged(
     )
 
 
-def rivals_of(asked: Combination) -> Rivals | None:
-    """Find what else fits each wanted text well; None where less than two are wanted."""
-    searcher, wanted = asked.searcher, asked.parts[: asked.wanted]
-    rows = np.arange(len(searcher.collection)) if searcher.among is None else searcher.among
-    count = len(rows)
-    if len(wanted) < 2 or not count:
+def rivals_of(wanted: Sequence[QueryPart], nulls: Sequence[Null | None]) -> Rivals | None:
+    """Find what else fits each wanted text well; None where less than two are, or can be, judged.
+
+    Filters have no say in it: they change what is listed, not how sure it is.
+    """
+    known = [null for null in nulls[: len(wanted)] if null is not None]
+    collection = wanted[0].searcher.collection if wanted else ()
+    if len(wanted) < 2 or len(known) < len(wanted) or not len(collection):
         return None
-    ends = np.full(len(wanted), -np.inf)
+    count = len(collection)
+    rows, ends = np.arange(count), np.full(len(wanted), -np.inf)
     if count > 2 * FIRST_LIST:
-        lists = [part.searcher.rank_one(part.query, top=FIRST_LIST) for part in wanted]
+        everywhere = [replace(part.searcher, among=None) for part in wanted]
+        lists = [
+            searcher.rank_one(part.query, top=FIRST_LIST)
+            for searcher, part in zip(everywhere, wanted, strict=True)
+        ]
         rows = np.unique(np.concatenate([found.rows for found in lists]))
         ends = np.array([found.scores.total[-1] for found in lists], np.float64)
     totals = np.array([part.totals(rows).total for part in wanted], np.float64)
-    return Rivals(totals, ends, count)
+    return Rivals(totals, ends, _correlations(wanted, known), count)
+
+
+def _correlations(wanted: Sequence[QueryPart], nulls: Sequence[Null]) -> Float[Array, "t t"]:
+    rows = _sampled(wanted[0].searcher.collection)
+    z = np.array(
+        [
+            standardise(part.totals(rows).total, null.mean[rows], null.deviation[rows])
+            for part, null in zip(wanted, nulls, strict=True)
+        ],
+        np.float64,
+    )
+    return correlations(z[:, np.isfinite(z).all(0)])
+
+
+def judge(
+    parts: Sequence[QueryPart], nulls: Sequence[Null | None], row: int, others: Rivals | None
+) -> list[Verdict]:
+    """Judge each text for a row; the wanted ones beside each other, where that says more."""
+    totals = [float(part.totals(np.array([row]), alone=True).total[0]) for part in parts]
+    judged = [confidence_of(null, row, total) for null, total in zip(nulls, totals, strict=True)]
+    if others is not None:
+        judged = _beside_others(judged, totals, row, nulls, others)
+    return [(total, *verdict) for total, verdict in zip(totals, judged, strict=True)]
 
 
 def _beside_others(
@@ -293,15 +327,23 @@ def _beside_others(
     """Judge each wanted text beside the others, where that makes it more likely than alone."""
     wanted = len(others.ends)
     known = [null for null in nulls[:wanted] if null is not None]
-    if len(known) < wanted or any(confidence is None for confidence, _ in alone):
-        return list(alone)
-    own = np.array(totals[:wanted])
-    mean = np.array([null.mean[row] for null in known], np.float64)
-    deviation = np.array([null.deviation[row] for null in known], np.float64)
-    z = standardise(own, mean, deviation)
     judged = list(alone)
-    for at, tail in enumerate(together(z, others.beside(own), others.segments)):
-        curve = known[at].calibration
+    if any(confidence is None for confidence, _ in alone[:wanted]):
+        return judged
+    own = np.array(totals[:wanted])
+    single = np.array(
+        [
+            float(
+                null.calibration.law.single_tail(
+                    standardise(total, null.mean[row], null.deviation[row])
+                )
+            )
+            for total, null in zip(own, known, strict=True)
+        ]
+    )
+    tails = together(single, others.beside(own), others.correlation, others.segments)
+    for at, (tail, null) in enumerate(zip(tails, known, strict=True)):
+        curve = null.calibration
         confidence = float(curve.confidence(curve.law.z_at(float(tail))))
         if confidence > (alone[at][0] or 0.0):
             judged[at] = (confidence, confidence >= MATCH)
