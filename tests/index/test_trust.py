@@ -176,7 +176,7 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
     monkeypatch.setattr(search, "FAST_FROM", 100)
     index = Index.open(folder, colour_model())
     rows = list(index._store.rows())
-    names = [FileIdentity(f"{number:03}.mp4", 1, 1, str(number)) for number in range(400)]
+    names = [FileIdentity(f"{number:03}.mp4", 1, 1, str(number)) for number in range(200)]
     index._store.put([replace(rows[at % 3], file=file) for at, file in enumerate(names)])
     index._store.remove([row.file.path for row in rows])
     index.compact()
@@ -184,7 +184,7 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
     both = TextQuery(("a red", "one red"))
     asked = (
         *(("a red", True), ("a red", False)),
-        *(("a red without a blue", True), (both, True), (both, False)),
+        *(("a red without a blue", True), (both, False)),
     )
     assert not TextQuery.of("a red without a blue").is_plain
     (bad, *_) = index.search("a red")
