@@ -2,10 +2,10 @@
 
     python scripts/fit_starter.py COCO OURS --start OURS EMOJI --out first.safetensors
     python scripts/fit_starter.py COCO OURS SCENES --shares 0.5 1 2 --tune first.safetensors \\
-        --steps 200 100 --rate 2e-4 --keep 0.3 --out starter.safetensors
+        --steps 200 100 --rate 2e-4 --keep 0.3 --reads --out starter.safetensors
 
 All are folders of `starter_pairs.py`; the first 500 pictures of the first one are held out. Both
-towers stay as they were published, so every picture and text is encoded once. In three steps:
+towers stay as they were published, so every picture and text is encoded once. In four steps:
 
     start      a ridge regression from pictures to sentences on varied pairs, each source centred
                by its own means; or projections that were fitted before (`--tune`);
@@ -14,7 +14,10 @@ towers stay as they were published, so every picture and text is encoded once. I
                gallery, where all pictures whose captions have these words are right. A share of
                the start stays in the result (`--keep`): it knows what the pairs do not teach;
     words      contrastive late interaction: every content word finds its best patch, and the mean
-               over words is the score of a caption among the pictures of a group.
+               over words is the score of a caption among the pictures of a group;
+    reading    (`--reads`) nothing is learnt: the projections, of rank 384, are written as a space
+               of 512 in which a frame also keeps what CLIP itself says of it (`CLIP_SHARE`), and
+               texts are read there by CLIP's image tower (`encode/reading.py`).
 """
 
 import argparse
@@ -46,6 +49,10 @@ BATCH, QUERIES, GALLERY = 512, 128, 3000
 QUERIES_SHARE = 0.3
 WORD_RATE, WORD_GROUP = 3e-4, 64
 SPANS = 12_000
+# Chosen by eye among a few round numbers; what they trade is in docs/experiments.md.
+CLIP_SHARE = 0.2  # of CLIP's own space beside the fitted one, as a factor of squared lengths
+READING = 0.7  # weight of what is read beside what is said
+READ = 1000  # captions whose mean all drawn texts share
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,16 @@ def encode(backbone: JoinedBackbone, texts: list[str]) -> Texts:
         for row, i in enumerate(some):
             words[i] = normalize(hidden[row, batch.word_mask[row]], dim=-1).half()
     return Texts(sentences, words)
+
+
+@torch.no_grad()
+def read_some(sources: list[Pairs], backbone: JoinedBackbone) -> Tensor:
+    """Let the image tower read captions of all sources, evenly spread."""
+    texts = [text for source in sources for caption in source.texts for text in caption]
+    some = texts[:: max(1, len(texts) // READ)]
+    batch, _ = backbone.tokenize(some, length=LENGTH, pad_to_length=False)
+    vectors, is_read = backbone.read(batch)
+    return vectors[is_read]
 
 
 @dataclass(frozen=True)
@@ -286,11 +303,47 @@ class Fit:
         return " ".join(f"R@{k} {value:.1f}" for k, value in found.items())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The projections as layers."""
+        """The projections as layers, into the width of the text tower."""
         layers = {"frame": self.frame, "sentence": self.sentence, "word": self.word}
         weights = {f"{n}_projection.weight": layer.matrix.T for n, layer in layers.items()}
         biases = {f"{n}_projection.bias": layer.bias for n, layer in layers.items()}
         return {**weights, **biases, "logit_scale": torch.tensor(math.log(self.scale))}
+
+    def with_reading(self, read: Tensor) -> dict[str, Tensor]:
+        """Return the projections as layers of a space that has CLIP's own beside ours.
+
+        With a frame's unit vector x of CLIP, its mean m, and a fitted frame F(x) = Px + b, a score
+        is to be F(x) . t + c (x - m) . r: t is what the sentence encoder says of the text, r what
+        the image tower reads of it. [F(x); sqrt(c) (x - m)] is affine in x and so of rank 512: it
+        is Q (x + x0) in an orthonormal basis, but for a part that no frame changes.
+
+        Args:
+            read: CLIP's unit vectors of drawn captions; the first READ of the captions.
+        """
+        frame, mean = self.frame.matrix.T, self.pictures[HELD_OUT:].mean(0)
+        both = torch.cat([frame, CLIP_SHARE**0.5 * torch.eye(frame.shape[1])]).double()
+        shift = torch.cat([self.frame.bias, -(CLIP_SHARE**0.5) * mean]).double()
+        values, basis = torch.linalg.eigh(both.T @ both)
+        root = (basis * values.sqrt() @ basis.T).float()
+        inverse = (basis / values.sqrt() @ basis.T).float()
+        x0 = torch.linalg.solve(both.T @ both, both.T @ shift).float()
+        layers = {"frame_projection": (root, root @ x0)}
+        for name, said in (("sentence", self.sentence), ("word", self.word)):
+            back = inverse @ frame.T
+            layers[f"{name}_projection"] = (back @ said.matrix.T, back @ said.bias)
+        said_length = self._sentences(slice(None)).norm(dim=1).mean()
+        read_length = (read - read.mean(0)).norm(dim=1).mean()
+        reads = READING * CLIP_SHARE**0.5 * said_length / read_length * inverse
+        layers["reading_projection"] = (reads, -reads @ read.mean(0))
+        tensors = {"logit_scale": torch.tensor(math.log(self.scale))}
+        for name, (weight, bias) in layers.items():
+            tensors |= {f"{name}.weight": weight, f"{name}.bias": bias}
+        return tensors
+
+    def _sentences(self, rows: slice) -> Tensor:
+        """Sentences of some captions before they are brought to unit length."""
+        said = self.texts.sentences[rows] @ self.sentence.matrix
+        return said + self.sentence.bias
 
 
 def _rate(step: int, steps: int) -> float:
@@ -320,6 +373,7 @@ def main() -> None:
     first.add_argument("--tune", type=Path, metavar="FILE")
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--keep", type=float, default=0.15, help="share of the start")
+    parser.add_argument("--reads", action="store_true", help="the starter as it is shipped")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, nargs=2, default=[600, 250], metavar="N")
     parser.add_argument("--seed", type=int, default=0)
@@ -336,7 +390,8 @@ def main() -> None:
     fit.fit_sentences(given.steps[0], given.rate, given.keep)
     print(f"sentences: {fit.recall()}, scale {fit.scale:.1f}", flush=True)
     fit.fit_words(given.steps[1])
-    save_file({name: tensor.contiguous() for name, tensor in fit.tensors().items()}, given.out)
+    tensors = fit.with_reading(read_some(sources, backbone)) if given.reads else fit.tensors()
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, given.out)
     print(f"{given.out}: {given.out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -344,6 +344,7 @@ def bert_folder(folder: Path) -> Path:
 
     vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "dog": 5, "runs": 6}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     ends = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -52,7 +52,7 @@ def _mapped() -> Iterator[tuple[int, int, int]]:
             name, _, value = line.partition(":")
             if name == "Rss":
                 resident = int(value.split()[0]) * 1024
-            elif name == "Anonymous" and int(value.split()[0]):
+            elif name in ("Anonymous", "Swap") and int(value.split()[0]):
                 is_clean = False  # giving those back would lose what was written
             continue
         if is_weights and is_clean and resident:

@@ -47,11 +47,12 @@ TEXT_PARTS = (
     "backbone.text",
     "backbone.sentence_projection",
     "backbone.word_projection",
+    "backbone.reading_projection",
     "backbone.logit",
     "logit_scale",
     "heads.",
 )
-TEXT_SETTINGS = ("text", "stop_words", "levels", "words", "isa_temperature")
+TEXT_SETTINGS = ("text", "stop_words", "reads", "levels", "words", "isa_temperature")
 
 
 class Model(nn.Module):

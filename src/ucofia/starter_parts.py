@@ -70,7 +70,8 @@ RELEASES = {
 }
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
 VIT_B16 = ClipVisionConfig(patch_size=16)
-RIDGE = 0.1  # of the inverse of the frame projection, whose singular values go from 2 to 0.007
+WIDTH = 512  # of the joint space
+RIDGE = 0.1  # of the inverse of the frame projection, whose singular values go from 2 to 0.4
 CENTRED_BY = 1000  # texts of the bank, whose mean CLIP's texts are centred by
 SAME = 0.99  # cosine of two copies of a tensor, of which one was stored as 8-bit integers
 
@@ -111,7 +112,7 @@ def with_random_projections() -> JoinedBackbone:
     text = part_file(*PARTS[1])
     tower = SentenceTower.from_pretrained(text.parent)
     card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
-    backbone = JoinedBackbone(VIT_B16, tower, width=tower.width, card=card).eval()
+    backbone = JoinedBackbone(VIT_B16, tower, width=WIDTH, card=card, reads=True).eval()
     backbone.vision.load_state_dict(equalise_channels(vision_state()))
     return backbone
 

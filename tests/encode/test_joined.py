@@ -78,7 +78,7 @@ def test_a_saved_one_comes_back(model: Model, tmp_path: Path) -> None:
 
 def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
-    model = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT)
+    model = Model(JoinedBackbone(VISION, text, width=10, reads=True), ZERO_SHOT)
     named = {name.split(".")[0] for name, _ in model.backbone.named_parameters()}
     assert set(model.backbone.fresh) == named - {"vision", "text"}
 

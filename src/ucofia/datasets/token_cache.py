@@ -51,7 +51,13 @@ TOKEN_CACHE_FORMAT = 1
 SETTINGS = "tokens.json"
 VIDEOS_PER_CHUNK = 8  # decoded, encoded and written together: what a kill may cost a process
 # Parts of a backbone that stored tokens have not passed; any other that changes makes them stale.
-NOT_PASSED = ("text", "sentence_projection", "word_projection", "frame_projection")
+NOT_PASSED = (
+    "text",
+    "sentence_projection",
+    "word_projection",
+    "frame_projection",
+    "reading_projection",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

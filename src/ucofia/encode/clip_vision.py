@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention as attend
 
@@ -59,10 +59,13 @@ class ClipVision(nn.Module):
         self.visual_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
         self.config = config
 
-    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n d"]:
-        """Encode every token of every picture."""
+    def forward(
+        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "b n d"]:
+        """Encode every token of every picture, or only those at some positions."""
         tower = self.vision_model
-        hidden = int8.int8_vision(tower)(pixels) if int8.can_use_int8(tower) else tower(pixels)
+        network = int8.int8_vision(tower) if int8.can_use_int8(tower) else tower
+        hidden = network(pixels, kept)
         return normalize(self.visual_projection(tower.post_layernorm(hidden)), dim=-1)
 
 
@@ -87,9 +90,11 @@ class VisionTransformer(nn.Module):
         self.encoder = nn.ModuleDict({"layers": nn.ModuleList(blocks)})
         self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
+    def forward(
+        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "b n e"]:
         """Return the last hidden states, before the last norm."""
-        x: Tensor = self.pre_layrnorm(self.embeddings(pixels))
+        x: Tensor = self.pre_layrnorm(self.embeddings(pixels, kept))
         for block in self.encoder["layers"]:  # type: ignore[attr-defined]
             x = block(x)
         return x
@@ -106,12 +111,14 @@ class PatchEmbeddings(nn.Module):
         self.patch_embedding = nn.Conv2d(3, width, kernel_size=side, stride=side, bias=False)
         self.position_embedding = nn.Embedding(patches + 1, width)
 
-    def forward(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
-        """Embed pictures of the size that the tower was made for."""
+    def forward(
+        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "b n e"]:
+        """Embed pictures of the size that the tower was made for; keep some tokens, or all."""
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(len(patches), 1, -1)
         embedded: Tensor = torch.cat([first, patches], dim=1) + self.position_embedding.weight
-        return embedded
+        return embedded if kept is None else embedded[:, kept]
 
 
 class ClipBlock(nn.Module):

@@ -78,6 +78,13 @@ class FastTokenizer:
         encoded = self._tokenizer.encode(text)
         return _kept(encoded.tokens, _ends(encoded), length)
 
+    def texts_of(self, batch: TextBatch) -> list[str]:
+        """Return what is left of tokenised texts: without special tokens, cut as they are."""
+        rows = zip(batch.ids.tolist(), batch.mask.tolist(), strict=True)
+        real = [[id for id, is_real in zip(*row, strict=True) if is_real] for row in rows]
+        texts: list[str] = self._tokenizer.decode_batch(real)
+        return texts
+
 
 class TokenizedTower:
     """A text tower that comes with its own tokenizer file."""
@@ -97,6 +104,10 @@ class TokenizedTower:
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""
         return self.tokenizer.words_of(text, length=length)
+
+    def texts_of(self, batch: TextBatch) -> list[str]:
+        """Return what is left of tokenised texts: without special tokens, cut as they are."""
+        return self.tokenizer.texts_of(batch)
 
 
 def _ends(encoded: Encoding) -> int:

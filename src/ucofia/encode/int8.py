@@ -6,15 +6,17 @@ other architectures use the float32 tower. Knows the layout of the tower, not it
 """
 
 import warnings
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention as attend, silu
 
 from ucofia.encode.lora import is_adapted
+from ucofia.memory import release_weights
 
 QUICK_GELU_SLOPE = 1.702  # CLIP's "quick" gelu: x * sigmoid(1.702 x)
 ENGINES = ("x86", "fbgemm", "onednn")  # torch's quantised kernels; all add products in pairs
@@ -27,6 +29,7 @@ MIN_WIDTH = 256  # narrower products are not faster in int8
 
 # Kept outside the modules, so that it is neither copied nor saved with them.
 _prepared: "WeakKeyDictionary[nn.Module, tuple[object, Int8Vision]]" = WeakKeyDictionary()
+_preparing = Lock()
 
 
 def has_int8() -> bool:
@@ -60,9 +63,11 @@ def int8_vision(tower: nn.Module) -> "Int8Vision":
         (p.data_ptr(), 0 if p.is_inference() else p._version)
         for p in (*tower.parameters(), *tower.buffers())
     )
-    found = _prepared.get(tower)
-    if found is None or found[0] != state:
-        found = _prepared[tower] = (state, Int8Vision(tower))
+    with _preparing:
+        found = _prepared.get(tower)
+        if found is None or found[0] != state:
+            found = _prepared[tower] = (state, Int8Vision(tower))
+            release_weights()  # the floats that the integers were made of
     return found[1]
 
 
@@ -74,16 +79,18 @@ class Int8Vision:
         self._heads: int = tower.config.num_attention_heads
         self._blocks = [_Int8Block(block) for block in tower.encoder.layers]
 
-    def __call__(self, pixels: Float[Tensor, "b c h x"]) -> Float[Tensor, "b n d"]:
+    def __call__(
+        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "b n d"]:
         """Return the last hidden states, computed one picture at a time.
 
         One picture fits into the CPU's cache, and its result does not depend on the batch size:
         float sums do, and quantisation would enlarge their last digits to about 1e-3.
         """
-        return torch.cat([self._one(picture) for picture in torch.split(pixels, 1)])
+        return torch.cat([self._one(picture, kept) for picture in torch.split(pixels, 1)])
 
-    def _one(self, picture: Tensor) -> Tensor:
-        x = _normed(self._embeddings(picture), self._first)
+    def _one(self, picture: Tensor, kept: Tensor | None) -> Tensor:
+        x = _normed(self._embeddings(picture, kept), self._first)
         for block in self._blocks:
             x = block(x, self._heads)
         return x

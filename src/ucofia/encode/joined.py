@@ -6,6 +6,9 @@ must learn everything. With a width, frames are projected as well and normalised
 captioned pictures that generalises far better (docs/experiments.md), so the starter does it.
 Either tower can be frozen or trained. So a text tower of another language, or a newer one, learns
 the space of an existing vision tower.
+
+A backbone that `reads` looks at every text also as a picture of itself (`reading`): what the
+vision tower sees there is projected, too, and added to the sentence.
 """
 
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ucofia.config import of_known
+from ucofia.encode import reading
 from ucofia.encode.backbone import TextTower
 from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT, ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
@@ -43,7 +47,12 @@ class JoinedBackbone(nn.Module):
     """CLIP's vision tower beside any text tower, with learned projections between them."""
 
     is_framewise = True
-    fresh: tuple[str, ...] = ("frame_projection", "sentence_projection", "word_projection")
+    fresh: tuple[str, ...] = (
+        "frame_projection",
+        "sentence_projection",
+        "word_projection",
+        "reading_projection",
+    )
 
     def __init__(
         self,
@@ -53,8 +62,12 @@ class JoinedBackbone(nn.Module):
         width: int | None = None,
         stop_words: Sequence[str] = ENGLISH_STOP_WORDS,
         card: str = "",
+        reads: bool = False,
     ) -> None:
         super().__init__()
+        if reads and not isinstance(text, SentenceTower):
+            rule = "texts are drawn from the tokens of a sentence encoder"
+            raise SettingError("reads", reads, rule)
         self.vision = ClipVision(vision)
         self.text = text
         self.card = card
@@ -66,6 +79,7 @@ class JoinedBackbone(nn.Module):
         self.frame_projection = nn.Linear(vision.projection_dim, width) if width else None
         self.sentence_projection = nn.Linear(text.width, self.width)
         self.word_projection = nn.Linear(text.width, self.width)
+        self.reading_projection = nn.Linear(self.token_width, self.width) if reads else None
 
     @classmethod
     def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
@@ -76,7 +90,9 @@ class JoinedBackbone(nn.Module):
         else:
             text = SentenceTower.from_description(values["text"], folder)
         vision = of_known(ClipVisionConfig, values["vision"])
-        return cls(vision, text, width=values["width"], stop_words=values["stop_words"])
+        reads = values.get("reads", False)  # not in models from before texts were read
+        stop_words = values["stop_words"]
+        return cls(vision, text, width=values["width"], stop_words=stop_words, reads=reads)
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""
@@ -86,6 +102,7 @@ class JoinedBackbone(nn.Module):
             "text": self.text.describe(),
             "width": None if self.frame_projection is None else self.width,
             "stop_words": sorted(self.stop_words),
+            **({"reads": True} if self.reading_projection is not None else {}),
         }
 
     def assets(self) -> dict[str, str]:
@@ -116,7 +133,30 @@ class JoinedBackbone(nn.Module):
         """Project the unit vectors of every token, and of the sentence, into the joint space."""
         words, sentence = self.text.encode_words(batch)
         word, whole = normalize(words, dim=-1), normalize(sentence, dim=-1)
-        return self.word_projection(word), self.sentence_projection(whole)
+        said: Tensor = self.sentence_projection(whole)
+        if self.reading_projection is not None:
+            read, is_read = self.read(batch)
+            said = said + self.reading_projection(read) * is_read[:, None]
+        return self.word_projection(word), said
+
+    @torch.no_grad()
+    def read(self, batch: TextBatch) -> tuple[Float[Tensor, "t e"], Bool[Tensor, " t"]]:
+        """Encode a drawing of every text, one by one, in the vision tower's own space.
+
+        Returns:
+            Unit vectors, and which texts have one: what cannot be drawn is not read.
+        """
+        assert isinstance(self.text, SentenceTower)
+        texts = [reading.drawable(text) for text in self.text.texts_of(batch)]
+        vectors = self.sentence_projection.weight.new_zeros(len(texts), self.token_width)
+        mean, std = (vectors.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+        config = self.vision.config
+        for row, text in enumerate(texts):
+            if text:
+                page = reading.drawn(text, side=config.image_size, patch=config.patch_size)
+                pixels = (page.grey.to(vectors) / 255 - mean) / std
+                vectors[row] = self.vision(pixels[None], page.kept.to(vectors.device))[0, 0]
+        return vectors, torch.tensor([bool(text) for text in texts], device=vectors.device)
 
     def encode_frames(
         self,

@@ -1,0 +1,160 @@
+"""Texts that are read as pictures of themselves."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.encode.test_joined import VISION
+from tests.test_checkpoint import bert_folder
+from ucofia import checkpoint
+from ucofia.datasets.token_cache import vision_fingerprint
+from ucofia.encode.clip_text import ClipText, ClipTextConfig
+from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
+from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.reading import BLANKS, drawable, drawn
+from ucofia.encode.sentence_encoder import SentenceTower
+from ucofia.errors import SettingError
+from ucofia.model import Model
+from ucofia.presets import ZERO_SHOT
+
+LINE = 32  # pixels, of CLIP's 224
+
+
+def reader(folder: Path, *, reads: bool = True) -> Model:
+    torch.manual_seed(0)
+    text = SentenceTower.from_pretrained(bert_folder(folder))
+    return Model(JoinedBackbone(VISION, text, width=10, reads=reads), ZERO_SHOT).eval()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return reader(tmp_path / "bert")
+
+
+def lines_of(text: str) -> list[int]:
+    """The lines of CLIP's square that have ink."""
+    has_ink = drawn(text, side=224, patch=16).grey.amin(1) < 255
+    return [line for line in range(224 // LINE) if has_ink[line * LINE : (line + 1) * LINE].any()]
+
+
+def test_a_text_takes_as_many_lines_as_it_needs_in_the_middle() -> None:
+    assert lines_of("snow") == [3]
+    assert lines_of("a dog runs on the beach beside two people") == [2, 3, 4]
+    assert lines_of("word " * 200) == list(range(7))
+
+
+def test_a_word_wider_than_the_square_goes_on_in_the_next_line() -> None:
+    assert len(lines_of("o" * 40)) > 2
+    assert len(lines_of("a " + "o" * 40 + " b")) > 2
+
+
+def test_every_patch_with_ink_is_seen_and_a_little_paper() -> None:
+    page = drawn("a dog", side=224, patch=16)
+    inked = (page.grey.view(14, 16, 14, 16).amin((1, 3)) < 255).flatten()
+    seen = torch.zeros(14 * 14, dtype=torch.bool)
+    seen[page.kept[1:] - 1] = True
+    assert page.kept[0] == 0 and (page.kept.diff() > 0).all()
+    assert inked.any() and (seen | ~inked).all()
+    assert (seen & ~inked).sum() == BLANKS
+
+
+def test_a_square_full_of_ink_has_no_paper_to_see() -> None:
+    page = drawn("M" * 400, side=32, patch=8)
+    assert page.kept.max() <= 16 and len(page.kept) <= 17
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("a dog", "a dog"),
+        ("Hündchen  läuft\n über", "Hundchen lauft uber"),
+        ("naïve\tcafé", "naive cafe"),
+        ("\N{PILE OF POO} a dog", "a dog"),
+        ("a\x00dog", "a dog"),
+        ("\N{CJK UNIFIED IDEOGRAPH-732B}", ""),
+        ("a \N{CJK UNIFIED IDEOGRAPH-732B}", ""),
+        ("?!", ""),
+        ("", ""),
+    ],
+)
+def test_what_the_font_lacks_is_left_out_unless_it_is_a_letter(text: str, plain: str) -> None:
+    assert drawable(text) == plain
+
+
+def test_reading_changes_sentences_but_not_words(model: Model, tmp_path: Path) -> None:
+    plain = reader(tmp_path / "other", reads=False)
+    state = {n: t for n, t in model.state_dict().items() if "reading" not in n}
+    plain.load_state_dict(state)
+    (read,), (said,) = (m.encode_texts(["dog runs"]) for m in (model, plain))
+    assert torch.equal(read.words, said.words)
+    assert not torch.allclose(read.sentence, said.sentence)
+
+
+def test_what_cannot_be_read_has_its_sentence_alone(model: Model, tmp_path: Path) -> None:
+    plain = reader(tmp_path / "other", reads=False)
+    plain.load_state_dict({n: t for n, t in model.state_dict().items() if "reading" not in n})
+    (read,), (said,) = (m.encode_texts(["?"]) for m in (model, plain))
+    assert torch.equal(read.sentence, said.sentence)
+
+
+def test_a_text_is_read_alone_as_among_others(model: Model) -> None:
+    texts = ["dog runs", "?", "dog", "runs"]
+    (together,) = model.encode_texts(texts)
+    for row, text in enumerate(texts):
+        (alone,) = model.encode_texts([text])
+        assert torch.allclose(alone.sentence[0], together.sentence[row], atol=1e-6), text
+
+
+def test_a_reader_is_saved_and_loaded(model: Model, tmp_path: Path) -> None:
+    checkpoint.save(model, tmp_path / "saved")
+    loaded = checkpoint.load(tmp_path / "saved")
+    (before,), (after,) = (m.encode_texts(["dog runs"]) for m in (model, loaded))
+    assert torch.equal(before.sentence, after.sentence)
+    assert loaded.fingerprint() == model.fingerprint()
+
+
+def test_how_texts_are_read_does_not_tell_videos_apart(model: Model, tmp_path: Path) -> None:
+    plain = reader(tmp_path / "other", reads=False)
+    plain.load_state_dict({n: t for n, t in model.state_dict().items() if "reading" not in n})
+    assert plain.fingerprint() != model.fingerprint()
+    assert plain.video_fingerprint() == model.video_fingerprint()
+    assert vision_fingerprint(plain) == vision_fingerprint(model)
+
+
+def test_gradients_reach_the_projection_and_not_the_tower(model: Model) -> None:
+    model.train()
+    model.encode_text(model.tokenize(["dog runs"])).sentence.sum().backward()
+    assert isinstance(model.backbone, JoinedBackbone)
+    projection = model.backbone.reading_projection
+    assert isinstance(projection, nn.Linear) and projection.weight.grad is not None
+    assert all(weight.grad is None for weight in model.backbone.vision.parameters())
+
+
+def test_only_a_sentence_encoder_s_texts_can_be_drawn() -> None:
+    with pytest.raises(SettingError, match="sentence encoder"):
+        JoinedBackbone(VISION, ClipText(ClipTextConfig(num_hidden_layers=1)), reads=True)
+
+
+@pytest.mark.parametrize("width", [16, 256], ids=["floats", "integers"])
+def test_tokens_that_are_left_out_take_no_part(width: int) -> None:
+    torch.manual_seed(0)
+    config = ClipVisionConfig(
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=32,
+        patch_size=8,
+        projection_dim=12,
+    )
+    tower = ClipVision(config).eval()
+    picture = torch.randn(1, 3, 32, 32)
+    other = picture.clone()
+    other[..., 16:, :] += 5.0  # the lower half: patches 8 to 15
+    kept = torch.arange(9)
+    with torch.inference_mode():
+        assert torch.equal(tower(picture, torch.arange(17)), tower(picture))
+        assert torch.equal(tower(picture, kept), tower(other, kept))
+        assert not torch.allclose(tower(picture)[:, :9], tower(other)[:, :9])
