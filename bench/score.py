@@ -40,7 +40,7 @@ from ucofia.types import Levels, TextFeatures, VideoFeatures
 WIDTH, FRAMES, KEPT, WORDS = 512, UCOFIA.frames, UCOFIA.tokens_per_frame, UCOFIA.words
 TAU = UCOFIA.isa_temperature
 UNITS = FRAMES * KEPT
-STARTER_FRAMES, STARTER_UNITS, STARTER_WIDTH = 6, 24, 384
+STARTER_FRAMES, STARTER_UNITS, STARTER_WIDTH = 6, 24, 512
 
 
 @dataclass(frozen=True)

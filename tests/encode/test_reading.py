@@ -13,7 +13,7 @@ from ucofia.datasets.token_cache import vision_fingerprint
 from ucofia.encode.clip_text import ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
-from ucofia.encode.reading import BLANKS, drawable, drawn
+from ucofia.encode.reading import BLANKS, Drawing, drawable, drawn
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.model import Model
@@ -130,6 +130,44 @@ def test_gradients_reach_the_projection_and_not_the_tower(model: Model) -> None:
     projection = model.backbone.reading_projection
     assert isinstance(projection, nn.Linear) and projection.weight.grad is not None
     assert all(weight.grad is None for weight in model.backbone.vision.parameters())
+
+
+def test_a_text_is_read_once_while_the_tower_stays_as_it_is(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawings: list[str] = []
+
+    def counted(text: str, *, side: int, patch: int) -> Drawing:
+        drawings.append(text)
+        return drawn(text, side=side, patch=patch)
+
+    monkeypatch.setattr("ucofia.encode.reading.drawn", counted)
+    assert isinstance(model.backbone, JoinedBackbone)
+    model.backbone.vision.requires_grad_(False)
+    model.train()
+    before = model.encode_text(model.tokenize(["dog", "runs", "dog"])).sentence
+    again = model.encode_text(model.tokenize(["runs", "dog"])).sentence
+    assert drawings == ["dog", "runs"]
+    assert torch.allclose(again, before[[1, 0]], atol=1e-6)
+    with torch.no_grad():
+        model.backbone.vision.visual_projection.weight.normal_()
+    other = model.encode_text(model.tokenize(["dog"])).sentence
+    assert drawings == ["dog", "runs", "dog"]
+    assert not torch.allclose(other[0], before[0], atol=1e-3)
+
+
+def test_texts_that_were_read_while_searching_can_be_trained_with(model: Model) -> None:
+    list(model.encode_texts(["dog"]))  # in inference mode
+    model.train()
+    model.encode_text(model.tokenize(["dog"])).sentence.sum().backward()
+
+
+def test_memory_has_an_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucofia.encode.reading.REMEMBERED", 1)
+    texts = ["dog", "runs", "dog runs"]
+    (together,) = model.encode_texts(texts)
+    (again,) = model.encode_texts(texts[::-1])
+    assert torch.allclose(again.sentence, together.sentence.flip(0), atol=1e-6)
 
 
 def test_only_a_sentence_encoder_s_texts_can_be_drawn() -> None:

@@ -58,17 +58,21 @@ def is_cpu_inference(tower: nn.Module) -> bool:
 
 def int8_vision(tower: nn.Module) -> "Int8Vision":
     """Return the int8 copy of CLIP's vision tower, cached until one of its weights changes."""
-    # Changes with every in-place write to a weight and with every new storage.
-    state = tuple(
-        (p.data_ptr(), 0 if p.is_inference() else p._version)
-        for p in (*tower.parameters(), *tower.buffers())
-    )
+    state = state_of(tower)
     with _preparing:
         found = _prepared.get(tower)
         if found is None or found[0] != state:
             found = _prepared[tower] = (state, Int8Vision(tower))
             release_weights()  # the floats that the integers were made of
     return found[1]
+
+
+def state_of(tower: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Tell states of a network apart: every write to a weight and every new storage is one."""
+    return tuple(
+        (p.data_ptr(), 0 if p.is_inference() else p._version)
+        for p in (*tower.parameters(), *tower.buffers())
+    )
 
 
 class Int8Vision:

@@ -80,6 +80,7 @@ class JoinedBackbone(nn.Module):
         self.sentence_projection = nn.Linear(text.width, self.width)
         self.word_projection = nn.Linear(text.width, self.width)
         self.reading_projection = nn.Linear(self.token_width, self.width) if reads else None
+        self._memory = reading.Memory()
 
     @classmethod
     def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
@@ -149,14 +150,27 @@ class JoinedBackbone(nn.Module):
         assert isinstance(self.text, SentenceTower)
         texts = [reading.drawable(text) for text in self.text.texts_of(batch)]
         vectors = self.sentence_projection.weight.new_zeros(len(texts), self.token_width)
-        mean, std = (vectors.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
-        config = self.vision.config
         for row, text in enumerate(texts):
             if text:
-                page = reading.drawn(text, side=config.image_size, patch=config.patch_size)
-                pixels = (page.grey.to(vectors) / 255 - mean) / std
-                vectors[row] = self.vision(pixels[None], page.kept.to(vectors.device))[0, 0]
+                vectors[row] = self._memory.recall(text, self.vision, self._drawing_seen)
         return vectors, torch.tensor([bool(text) for text in texts], device=vectors.device)
+
+    def _drawing_seen(self, text: str) -> Float[Tensor, " e"]:
+        tower, like = self.vision, self.sentence_projection.weight
+        page = reading.drawn(text, side=tower.config.image_size, patch=tower.config.patch_size)
+        mean, std = (like.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+        pixels = (page.grey.to(like) / 255 - mean) / std
+        is_frozen = not any(weight.requires_grad for weight in tower.parameters())
+        if not (tower.training and is_frozen):
+            return self._first_token(pixels, page.kept)
+        tower.eval()  # what is not trained sees what it will see in a search
+        seen = self._first_token(pixels, page.kept)
+        tower.train()
+        return seen
+
+    def _first_token(self, pixels: Tensor, kept: Tensor) -> Tensor:
+        tokens: Tensor = self.vision(pixels[None], kept.to(pixels.device))
+        return tokens[0, 0]
 
     def encode_frames(
         self,

@@ -5,6 +5,7 @@ text lies, but for what all drawn texts share, in the direction of pictures that
 (docs/experiments.md).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -14,8 +15,12 @@ import numpy as np
 import torch
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
+from torch import Tensor, nn
 
+from ucofia.encode.int8 import state_of
+
+REMEMBERED = 4096  # texts, 2 KB each
+REMEMBERED_IN_TRAINING = 200_000  # every caption comes again in the next epoch
 ROWS_A_LINE = 2  # rows of patches
 FONT_SHARE = 0.8125  # size of the font, of the height of a line
 BLANKS = 12  # patches of white paper that the tower sees beside those with ink
@@ -28,6 +33,28 @@ class Drawing:
 
     grey: UInt8[Tensor, "side side"]
     kept: Int[Tensor, " n"]  # positions of tokens: the picture's own, ink, some paper
+
+
+class Memory:
+    """What a tower has read, for as long as its weights stay as they are."""
+
+    def __init__(self) -> None:
+        self._state: object = None
+        self._known: dict[str, Tensor] = {}
+
+    def recall(self, text: str, tower: nn.Module, read: Callable[[str], Tensor]) -> Tensor:
+        """Return the vector of a text, read now or before."""
+        state = state_of(tower)
+        if state != self._state:
+            self._state, self._known = state, {}
+        known = self._known  # another thread may begin a new one
+        vector = known.get(text)
+        if vector is None:
+            vector = read(text)
+            if len(known) >= (REMEMBERED_IN_TRAINING if tower.training else REMEMBERED):
+                known.clear()
+            known[text] = vector
+        return vector
 
 
 def drawable(text: str) -> str:
