@@ -201,6 +201,8 @@ class Fit:
         seen, said = self.pictures[HELD_OUT:].mean(0), self.texts.sentences.mean(0)
         if isinstance(first, Path):
             known = load_file(first)
+            if "reading_projection.weight" in known:
+                raise SystemExit(f"{first} was written with --reads, which cannot be tuned")
             self.frame, self.sentence, self.word = (
                 Projection.of_layer(
                     mean, known[f"{name}_projection.weight"], known[f"{name}_projection.bias"]
@@ -313,12 +315,13 @@ class Fit:
         """Return the projections as layers of a space that has CLIP's own beside ours.
 
         With a frame's unit vector x of CLIP, its mean m, and a fitted frame F(x) = Px + b, a score
-        is to be F(x) . t + c (x - m) . r: t is what the sentence encoder says of the text, r what
-        the image tower reads of it. [F(x); sqrt(c) (x - m)] is affine in x and so of rank 512: it
-        is Q (x + x0) in an orthonormal basis, but for a part that no frame changes.
+        is to be F(x) . t + sqrt(c) (x - m) . r: t is what the sentence encoder says of the text,
+        r what the image tower reads of it, READING times as long as t on average. The vector
+        [F(x); sqrt(c) (x - m)] is affine in x and so of rank 512: it is Q (x + x0) in an
+        orthonormal basis, but for a part that no frame changes.
 
         Args:
-            read: CLIP's unit vectors of drawn captions; the first READ of the captions.
+            read: CLIP's unit vectors of about READ drawn captions of all sources.
         """
         frame, mean = self.frame.matrix.T, self.pictures[HELD_OUT:].mean(0)
         both = torch.cat([frame, CLIP_SHARE**0.5 * torch.eye(frame.shape[1])]).double()

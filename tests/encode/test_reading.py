@@ -50,6 +50,10 @@ def test_a_word_wider_than_the_square_goes_on_in_the_next_line() -> None:
     assert len(lines_of("a " + "o" * 40 + " b")) > 2
 
 
+def test_an_endless_word_ends_with_the_square() -> None:
+    assert lines_of("o" * 100_000) == list(range(7))
+
+
 def test_every_patch_with_ink_is_seen_and_a_little_paper() -> None:
     page = drawn("a dog", side=224, patch=16)
     inked = (page.grey.view(14, 16, 14, 16).amin((1, 3)) < 255).flatten()
@@ -73,6 +77,12 @@ def test_a_square_full_of_ink_has_no_paper_to_see() -> None:
         ("naïve\tcafé", "naive cafe"),
         ("\N{PILE OF POO} a dog", "a dog"),
         ("a\x00dog", "a dog"),
+        (
+            "a t - shirt and / or a state - of - the - art car",
+            "a t-shirt and/or a state-of-the-art car",
+        ),
+        ("don ' t stop, at 3. 14 or 10 : 30", "don't stop, at 3.14 or 10:30"),
+        ("a dog. a cat, a cow", "a dog. a cat, a cow"),
         ("\N{CJK UNIFIED IDEOGRAPH-732B}", ""),
         ("a \N{CJK UNIFIED IDEOGRAPH-732B}", ""),
         ("?!", ""),
@@ -162,12 +172,39 @@ def test_texts_that_were_read_while_searching_can_be_trained_with(model: Model) 
     model.encode_text(model.tokenize(["dog"])).sentence.sum().backward()
 
 
-def test_memory_has_an_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ucofia.encode.reading.REMEMBERED", 1)
-    texts = ["dog", "runs", "dog runs"]
-    (together,) = model.encode_texts(texts)
-    (again,) = model.encode_texts(texts[::-1])
-    assert torch.allclose(again.sentence, together.sentence.flip(0), atol=1e-6)
+def test_what_was_read_is_kept_without_what_was_seen_beside_it(model: Model) -> None:
+    assert isinstance(model.backbone, JoinedBackbone)
+    model.backbone.vision.requires_grad_(False)
+    model.train()
+    model.encode_text(model.tokenize(["dog"]))
+    (kept,) = model.backbone._readings[1].values()
+    assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
+    model.eval()
+    list(model.encode_texts(["runs"]))  # a validation forgets and adds nothing
+    assert list(model.backbone._readings[1]) == ["dog"]
+
+
+def test_a_text_with_a_word_the_tokenizer_does_not_know_is_not_read(model: Model) -> None:
+    assert isinstance(model.backbone, JoinedBackbone)
+    _, is_read = model.backbone.read(model.tokenize(["dog", "dog cat", "cat"]))
+    assert is_read.tolist() == [True, False, False]
+
+
+def test_autocast_does_not_change_what_is_read(model: Model) -> None:
+    assert isinstance(model.backbone, JoinedBackbone)
+    batch = model.tokenize(["dog runs"])
+    plain, _ = model.backbone.read(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed, _ = model.backbone.read(batch)
+    assert torch.equal(plain, mixed)
+
+
+def test_a_pillow_that_cannot_draw_letters_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("PIL.features.check", lambda name: name != "freetype2")
+    with pytest.raises(SettingError, match="Pillow was built without FreeType"):
+        reader(tmp_path / "bert")
 
 
 def test_only_a_sentence_encoder_s_texts_can_be_drawn() -> None:

@@ -15,6 +15,7 @@ from ucofia.errors import CheckpointError, SettingError
 from ucofia.types import TextBatch
 
 TOKENIZER_FILE = "tokenizer.json"
+UNKNOWN = "[UNK]"
 Token = TypeVar("Token", int, str)
 
 
@@ -79,11 +80,12 @@ class FastTokenizer:
         return _kept(encoded.tokens, _ends(encoded), length)
 
     def texts_of(self, batch: TextBatch) -> list[str]:
-        """Return what is left of tokenised texts: without special tokens, cut as they are."""
+        """Return tokenised texts without special tokens; empty where a token is unknown."""
+        unknown = self._tokenizer.token_to_id(UNKNOWN)
         rows = zip(batch.ids.tolist(), batch.mask.tolist(), strict=True)
         real = [[id for id, is_real in zip(*row, strict=True) if is_real] for row in rows]
-        texts: list[str] = self._tokenizer.decode_batch(real)
-        return texts
+        texts = self._tokenizer.decode_batch(real)
+        return ["" if unknown in row else text for row, text in zip(real, texts, strict=True)]
 
 
 class TokenizedTower:
@@ -106,7 +108,7 @@ class TokenizedTower:
         return self.tokenizer.words_of(text, length=length)
 
     def texts_of(self, batch: TextBatch) -> list[str]:
-        """Return what is left of tokenised texts: without special tokens, cut as they are."""
+        """Return tokenised texts without special tokens; empty where a token is unknown."""
         return self.tokenizer.texts_of(batch)
 
 

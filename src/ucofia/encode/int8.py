@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention as attend, silu
 
 from ucofia.encode.lora import is_adapted
-from ucofia.memory import release_weights
 
 QUICK_GELU_SLOPE = 1.702  # CLIP's "quick" gelu: x * sigmoid(1.702 x)
 ENGINES = ("x86", "fbgemm", "onednn")  # torch's quantised kernels; all add products in pairs
@@ -63,12 +62,11 @@ def int8_vision(tower: nn.Module) -> "Int8Vision":
         found = _prepared.get(tower)
         if found is None or found[0] != state:
             found = _prepared[tower] = (state, Int8Vision(tower))
-            release_weights()  # the floats that the integers were made of
     return found[1]
 
 
 def state_of(tower: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Tell states of a network apart: every write to a weight and every new storage is one."""
+    """Tell states of a network apart: a write that autograd counts, or new storage, is another."""
     return tuple(
         (p.data_ptr(), 0 if p.is_inference() else p._version)
         for p in (*tower.parameters(), *tower.buffers())

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ucofia.config import of_known
-from ucofia.encode import reading
+from ucofia.encode import int8, reading
 from ucofia.encode.backbone import TextTower
 from ucofia.encode.clip_text import MODEL_TYPE as CLIP_TEXT, ClipText, ClipTextConfig
 from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
@@ -68,6 +68,8 @@ class JoinedBackbone(nn.Module):
         if reads and not isinstance(text, SentenceTower):
             rule = "texts are drawn from the tokens of a sentence encoder"
             raise SettingError("reads", reads, rule)
+        if reads:
+            reading.require_font()
         self.vision = ClipVision(vision)
         self.text = text
         self.card = card
@@ -80,7 +82,7 @@ class JoinedBackbone(nn.Module):
         self.sentence_projection = nn.Linear(text.width, self.width)
         self.word_projection = nn.Linear(text.width, self.width)
         self.reading_projection = nn.Linear(self.token_width, self.width) if reads else None
-        self._memory = reading.Memory()
+        self._readings: tuple[object, dict[str, Tensor]] = (None, {})
 
     @classmethod
     def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
@@ -144,33 +146,39 @@ class JoinedBackbone(nn.Module):
     def read(self, batch: TextBatch) -> tuple[Float[Tensor, "t e"], Bool[Tensor, " t"]]:
         """Encode a drawing of every text, one by one, in the vision tower's own space.
 
+        In training a tower that is frozen reads each text once.
+
         Returns:
             Unit vectors, and which texts have one: what cannot be drawn is not read.
         """
         assert isinstance(self.text, SentenceTower)
         texts = [reading.drawable(text) for text in self.text.texts_of(batch)]
         vectors = self.sentence_projection.weight.new_zeros(len(texts), self.token_width)
-        for row, text in enumerate(texts):
-            if text:
-                vectors[row] = self._memory.recall(text, self.vision, self._drawing_seen)
+        known = self._known_readings()
+        with torch.autocast(vectors.device.type, enabled=False):
+            for row, text in enumerate(texts):
+                if text and text not in known:
+                    known[text] = self._read_one(text)
+                if text:
+                    vectors[row] = known[text]
         return vectors, torch.tensor([bool(text) for text in texts], device=vectors.device)
 
-    def _drawing_seen(self, text: str) -> Float[Tensor, " e"]:
-        tower, like = self.vision, self.sentence_projection.weight
-        page = reading.drawn(text, side=tower.config.image_size, patch=tower.config.patch_size)
+    def _known_readings(self) -> dict[str, Tensor]:
+        is_frozen = not any(weight.requires_grad for weight in self.vision.parameters())
+        if not (self.training and is_frozen):
+            return {}
+        state = int8.state_of(self.vision)
+        if self._readings[0] != state:
+            self._readings = (state, {})
+        return self._readings[1]
+
+    def _read_one(self, text: str) -> Float[Tensor, " e"]:
+        like, config = self.sentence_projection.weight, self.vision.config
+        page = reading.drawn(text, side=config.image_size, patch=config.patch_size)
         mean, std = (like.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
         pixels = (page.grey.to(like) / 255 - mean) / std
-        is_frozen = not any(weight.requires_grad for weight in tower.parameters())
-        if not (tower.training and is_frozen):
-            return self._first_token(pixels, page.kept)
-        tower.eval()  # what is not trained sees what it will see in a search
-        seen = self._first_token(pixels, page.kept)
-        tower.train()
-        return seen
-
-    def _first_token(self, pixels: Tensor, kept: Tensor) -> Tensor:
-        tokens: Tensor = self.vision(pixels[None], kept.to(pixels.device))
-        return tokens[0, 0]
+        tokens: Tensor = self.vision(pixels[None], page.kept.to(like.device))
+        return tokens[0, 0].clone()  # not the other tokens with it
 
     def encode_frames(
         self,

@@ -5,7 +5,7 @@ text lies, but for what all drawn texts share, in the direction of pictures that
 (docs/experiments.md).
 """
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -14,16 +14,16 @@ from unicodedata import category, normalize
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor, nn
+from PIL import Image, ImageDraw, ImageFont, features
+from torch import Tensor
 
-from ucofia.encode.int8 import state_of
+from ucofia.errors import SettingError
 
-REMEMBERED = 4096  # texts, 2 KB each
-REMEMBERED_IN_TRAINING = 200_000  # every caption comes again in the next epoch
 ROWS_A_LINE = 2  # rows of patches
 FONT_SHARE = 0.8125  # size of the font, of the height of a line
+LETTERS = 100  # more than fit into a line
 BLANKS = 12  # patches of white paper that the tower sees beside those with ink
+_JOINED = re.compile(r"(?<=\w) ?[-'/] ?(?=\w)|(?<=\d) ?[.:] ?(?=\d)")
 MISSING = "\U0010ffff"  # no font has it: drawn as the sign for what is missing
 
 
@@ -35,34 +35,18 @@ class Drawing:
     kept: Int[Tensor, " n"]  # positions of tokens: the picture's own, ink, some paper
 
 
-class Memory:
-    """What a tower has read, for as long as its weights stay as they are."""
-
-    def __init__(self) -> None:
-        self._state: object = None
-        self._known: dict[str, Tensor] = {}
-
-    def recall(self, text: str, tower: nn.Module, read: Callable[[str], Tensor]) -> Tensor:
-        """Return the vector of a text, read now or before."""
-        state = state_of(tower)
-        if state != self._state:
-            self._state, self._known = state, {}
-        known = self._known  # another thread may begin a new one
-        vector = known.get(text)
-        if vector is None:
-            vector = read(text)
-            if len(known) >= (REMEMBERED_IN_TRAINING if tower.training else REMEMBERED):
-                known.clear()
-            known[text] = vector
-        return vector
-
-
 def drawable(text: str) -> str:
-    """Return the text without accents; empty if the font lacks a letter or digit of it."""
+    """Return a text as it is drawn: one line, without accents and without signs the font lacks.
+
+    Empty if the font lacks a letter or digit of it: half a text says something else. Tokenizers
+    set spaces around what joins two words ("t - shirt"); they are taken out again.
+    """
     plain = "".join(sign for sign in normalize("NFKD", text) if category(sign) not in ("Mn", "Cf"))
     words = "".join(sign if _has(sign) or sign.isalnum() else " " for sign in plain).split()
     letters = [sign for word in words for sign in word if sign.isalnum()]
-    return " ".join(words) if letters and all(map(_has, letters)) else ""
+    if not letters or not all(map(_has, letters)):
+        return ""
+    return _JOINED.sub(lambda found: found[0].strip(), " ".join(words))
 
 
 def drawn(text: str, *, side: int, patch: int) -> Drawing:
@@ -76,7 +60,7 @@ def drawn(text: str, *, side: int, patch: int) -> Drawing:
     """
     height = ROWS_A_LINE * patch
     font = _font(height * FONT_SHARE)
-    lines = _wrapped(text, font, side)[: max(1, side // height)]
+    lines = _wrapped(text, font, width=side, most=max(1, side // height))
     page = Image.new("L", (side, side), 255)
     pen = ImageDraw.Draw(page)
     first = (side // height - len(lines)) // 2 * height
@@ -97,22 +81,22 @@ def _kept(grey: Tensor, patch: int) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.long), patches + 1])
 
 
-def _wrapped(text: str, font: ImageFont.FreeTypeFont, width: int) -> list[str]:
+def _wrapped(text: str, font: ImageFont.FreeTypeFont, *, width: int, most: int) -> list[str]:
     """Break a text into lines between words, and inside a word where it is wider than a line."""
     lines: list[str] = []
-    for word in text.split():
+    words = text.split()[::-1]
+    while words and len(lines) <= most:
+        word = words.pop()
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and font.getlength(longer) <= width:
             lines[-1] = longer
             continue
-        while font.getlength(word) > width:
-            widths = accumulate(font.getlength(sign) for sign in word)
-            fits = max(1, sum(reached <= width for reached in widths))
-            lines.append(word[:fits])
-            word = word[fits:]
-        if word:
-            lines.append(word)
-    return lines
+        widths = accumulate(font.getlength(sign) for sign in word[:LETTERS])
+        fits = max(1, sum(reached <= width for reached in widths))
+        lines.append(word[:fits])
+        if word[fits:]:
+            words.append(word[fits:])
+    return lines[:most]
 
 
 @cache
@@ -124,7 +108,14 @@ def _has(sign: str) -> bool:
 
 @cache
 def _font(size: float) -> ImageFont.FreeTypeFont:
-    """Return the font that comes with Pillow, so that a text looks the same everywhere."""
+    """Return the font that comes with Pillow: the same on every machine with the same Pillow."""
     font = ImageFont.load_default(size)
-    assert isinstance(font, ImageFont.FreeTypeFont)  # only where Pillow was built without FreeType
+    assert isinstance(font, ImageFont.FreeTypeFont)  # `require_font`
     return font
+
+
+def require_font() -> None:
+    """Refuse a Pillow that cannot draw letters."""
+    if not features.check("freetype2"):
+        rule = "this Pillow was built without FreeType and cannot draw letters; install its wheel"
+        raise SettingError("reads", True, rule)

@@ -55,6 +55,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for api in apis.values():  # before the first request
             await executors.score.run(api.engine.refresh)
+            await executors.score.run(api.engine.warm_up)
         await asyncio.to_thread(release_weights)
         yield
         await asyncio.to_thread(close)

@@ -8,12 +8,13 @@ import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from ucofia.errors import SettingError
+from ucofia.errors import SettingError, UCoFiAError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
 from ucofia.index.results.catalogue import Catalogue, is_there
@@ -83,6 +84,12 @@ class Engine:
             self._answers.clear()
             self._examples = None
         return self._view.catalogue
+
+    def warm_up(self) -> None:
+        """Encode a text: what a model prepares once, the first question need not wait for."""
+        with suppress(UCoFiAError):  # a damaged model: the first question tells
+            for _ in self.snapshot.model.encode_texts(["a video"]):
+                pass
 
     @property
     def view(self) -> View:
