@@ -3,7 +3,8 @@
 Weights are mapped from their file and loaded page by page as they are used. But opening an index
 reads all of them once, to make sure that they are those that filled it, and the image tower's
 floats then stay resident for nothing: a processor computes with integers made of them. So all
-pages are given back; whatever a question needs comes again from the file. Linux only; elsewhere nothing happens.
+pages are given back; whatever a question needs comes again from the file. Linux only;
+elsewhere nothing happens.
 """
 
 import ctypes
