@@ -25,7 +25,8 @@ import torch
 from opened import own_megabytes
 from search import BATCH, Bed
 
-from ucofia.index.search import preview as previews, search
+from ucofia.index.search import preview as previews
+from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.types import TextFeatures, VideoFeatures
 
@@ -71,10 +72,10 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     text = TextFeatures(sentence, word, torch.ones(word.shape[:2], dtype=torch.bool))
     queries = Bed(collection, preview, text).asked(1.0)[:: BATCH // QUERIES]
     found: dict[str, float] = {}
-    for name, find in {"exact": search.exact, "fast": search.fast}.items():
-        given = {"top": 10, "preview": preview}
-        find(queries[:1], collection, **given)  # in the cache
-        spent = [seconds(lambda q=q, f=find, g=given: f([q], collection, **g)) for q in queries]
+    searcher = Searcher(collection, preview)
+    for name, find in {"exact": searcher.exact, "fast": searcher.fast}.items():
+        find(queries[:1], top=10)  # in the cache
+        spent = [seconds(lambda q=q, f=find: f([q], top=10)) for q in queries]
         found[f"{name}: CPU ms a query"] = 1000 * float(np.median(spent))
     whole = sum(array[0].nbytes for array in arrays)
     return found | {

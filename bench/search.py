@@ -26,9 +26,10 @@ import torch
 from opened import measure_opened
 from torch import nn
 
-from ucofia.index.search import preview as previews, search
+from ucofia.index.search import preview as previews
 from ucofia.index.search.preview import Preview
-from ucofia.index.search.scoring import Query, prepare_queries
+from ucofia.index.search.scoring import Query, Ranking, prepare_queries
+from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import UCOFIA
@@ -96,7 +97,7 @@ def bed(folder: Path, segments: int) -> Bed:
     return Bed(collection, preview, text)
 
 
-def timed(work: Callable[[], search.Ranking]) -> tuple[float, search.Ranking]:
+def timed(work: Callable[[], Ranking]) -> tuple[float, Ranking]:
     began = time.process_time()
     result = work()
     return time.process_time() - began, result
@@ -104,11 +105,11 @@ def timed(work: Callable[[], search.Ranking]) -> tuple[float, search.Ranking]:
 
 def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
     asked = bed.asked(weight)[:: BATCH // count][:count]
-    given = {"collection": bed.collection, "top": 10}
-    ways: dict[str, Callable[[Query], search.Ranking]] = {
-        "brute force": lambda query: search.brute_force([query], **given)[0],
-        "exact": lambda query: search.exact([query], preview=bed.preview, **given)[0],
-        "fast": lambda query: search.fast([query], preview=bed.preview, **given)[0],
+    searcher = Searcher(bed.collection, bed.preview)
+    ways: dict[str, Callable[[Query], Ranking]] = {
+        "brute force": lambda query: searcher.brute_force([query], top=10)[0],
+        "exact": lambda query: searcher.exact([query], top=10)[0],
+        "fast": lambda query: searcher.fast([query], top=10)[0],
     }
     for name, way in ways.items():  # in the cache before the clock starts
         if name != "brute force":
@@ -136,15 +137,15 @@ def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
 def measure_together(bed: Bed, *, with_brute_force: bool) -> None:
     """One by one against all at once."""
     asked = bed.asked(1.0)
-    given = {"collection": bed.collection, "top": 10}
-    ways = {"exact": (search.exact, given | {"preview": bed.preview})}
+    searcher = Searcher(bed.collection, bed.preview)
+    ways = {"exact": searcher.exact}
     if with_brute_force:
-        ways["brute force"] = (search.brute_force, given)
-    for name, (find, options) in ways.items():
+        ways["brute force"] = searcher.brute_force
+    for name, find in ways.items():
         began = time.process_time()
-        alone = [find([query], **options)[0] for query in asked]
+        alone = [find([query], top=10)[0] for query in asked]
         middle = time.process_time()
-        together = find(asked, **options)
+        together = find(asked, top=10)
         ended = time.process_time()
         same = all(
             a.rows.tolist() == b.rows.tolist() for a, b in zip(alone, together, strict=True)

@@ -14,8 +14,9 @@ from kill_verbs import EXPORTS, TRAIN, colour_model, tiny_model
 
 import ucofia
 from ucofia.index.index import Index
-from ucofia.index.search import preview, search
+from ucofia.index.search import preview
 from ucofia.index.search.preview import Preview
+from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import exists
 from ucofia.train import optim
@@ -55,7 +56,7 @@ def content(folder: Path, verb: str) -> dict[str, Any]:
     if held.preview is not None and not is_anew(held.preview, collection):
         wrong.append("the preview is not of these vectors")
     texts = ["a red", "some green"]
-    right = search.brute_force(held.prepare_queries(texts), collection, top=5)
+    right = Searcher(collection).brute_force(held.prepare_queries(texts), top=5)
     hits = opened.search_many(texts, top=5, grouped=False)
     for found, ranking in zip(hits, right, strict=True):
         ids = [collection.segments[row].id for row in ranking.rows.tolist()]

@@ -16,6 +16,7 @@ from ucofia.index import snapshot as snapshots
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.search.scoring import Query, Ranking
+from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
@@ -139,11 +140,11 @@ def test_shards_answer_bit_for_bit(snapshot: Snapshot, count: int, top: int) -> 
     sizes = [s.stop - s.start for s in shards]
     assert max(sizes) - min(sizes) <= 1  # wherever fragments end
     collection, preview = snapshot.collection, snapshot.preview
-    whole = search.exact(queries, collection, top=top, preview=preview)
-    same(whole, search.brute_force(queries, collection, top=top))
+    whole = Searcher(collection, preview).exact(queries, top=top)
+    same(whole, Searcher(collection).brute_force(queries, top=top))
     same(answers(snapshot, shards, queries, top=top), whole)
     among = np.arange(3, len(collection), 7)
-    some = search.exact(queries, collection, top=top, among=among, preview=preview)
+    some = Searcher(collection, among=among, preview=preview).exact(queries, top=top)
     same(answers(snapshot, shards, queries, top=top, among=among), some)
 
 
@@ -154,7 +155,7 @@ def test_shards_take_the_candidates_of_one_machine(
     monkeypatch.setattr(search, "FAST_CANDIDATES", 40)
     queries = snapshot.prepare_queries(TEXTS)
     shards = cut(snapshot, 4)
-    whole = search.fast(queries, snapshot.collection, top=10, preview=snapshot.preview)
+    whole = Searcher(snapshot.collection, snapshot.preview).fast(queries, top=10)
     found = answers(snapshot, shards, queries, top=10, is_exact=False)
     same(found, whole)
     assert [r.scored for r in found] == [r.scored for r in whole] == [40] * len(queries)
@@ -172,8 +173,8 @@ def test_a_preview_grows_with_its_index(tmp_path: Path, monkeypatch: pytest.Monk
         newest = index.newest()
         assert newest.preview is not None and len(newest.preview) == len(newest.collection)
         queries = newest.prepare_queries(TEXTS)
-        whole = search.brute_force(queries, newest.collection, top=10)
-        same(search.exact(queries, newest.collection, top=10, preview=newest.preview), whole)
+        whole = Searcher(newest.collection).brute_force(queries, top=10)
+        same(Searcher(newest.collection, newest.preview).exact(queries, top=10), whole)
     assert len(places) == 1  # the files that were there
     index.remove("/videos/0/000003.mp4")
     about = json.loads((tmp_path / "index" / "preview" / "preview.json").read_text())
@@ -186,7 +187,7 @@ def test_shards_share_the_short_list_of_x_pool(tmp_path: Path) -> None:
     index.add([])
     snapshot = index.newest()
     queries = snapshot.prepare_queries(TEXTS)
-    whole = search.fast(queries, snapshot.collection, top=10)
+    whole = Searcher(snapshot.collection).fast(queries, top=10)
     found = answers(snapshot, cut(snapshot, 3), queries, top=10, is_exact=False)
     same(found, whole)
     assert [r.scored for r in found] == [search.POOLED_CANDIDATES] * len(queries)
@@ -232,7 +233,7 @@ def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     queries = snapshot.prepare_queries(TEXTS)
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     found = owner.search(whole, request, [[-np.inf] * len(queries)])
-    same(found, search.exact(queries, snapshot.collection, top=10, preview=snapshot.preview))
+    same(found, Searcher(snapshot.collection, snapshot.preview).exact(queries, top=10))
 
 
 def test_an_index_that_was_made_again_is_searched_by_the_same_actors(tmp_path: Path) -> None:

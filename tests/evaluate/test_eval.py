@@ -25,7 +25,7 @@ from ucofia.evaluate.benchmark import (
 )
 from ucofia.evaluate.hubness import best_of_levels, first_hits, shares_by_count
 from ucofia.index.search.scoring import prepare_queries
-from ucofia.index.search.search import brute_force
+from ucofia.index.search.search import Searcher
 from ucofia.model import Model
 from ucofia.similarity.normalise import sinkhorn_knopp
 
@@ -109,7 +109,7 @@ def test_ranks_are_those_of_a_search_in_an_index_with_the_same_bank(
         for text in dataset.test.texts:
             with torch.inference_mode():
                 (query,) = prepare_queries(model, model.encode_text(model.tokenize([text.text])))
-            order = brute_force([query], index, top=len(names))[0].rows.tolist()
+            order = Searcher(index).brute_force([query], top=len(names))[0].rows.tolist()
             ranks.append(order.index(text.video) + 1)
         assert found.line("t2v", normalisation).ranks.tolist() == ranks
     assert found.search.same_rank == found.search.queries == 6

@@ -15,7 +15,7 @@ from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, hits_of
 from ucofia.index.search import search
 from ucofia.index.search.scoring import Ranking
-from ucofia.index.search.search import Recall
+from ucofia.index.search.search import Recall, Searcher
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import in_memory
 
@@ -49,7 +49,7 @@ def test_moments_are_the_next_best_stretches_of_a_video_of_any_length(index: Ind
     seconds = [replace(s, path="long.mp4", start_second=float(s.id)) for s in parts.segments]
     long = replace(parts, segments=seconds)
     for query in index.newest().prepare_queries(TEXTS):
-        (ranking,) = search.brute_force([query], long, top=4)
+        (ranking,) = Searcher(long).brute_force([query], top=4)
         best = Ranking(ranking.rows[:1], ranking.scores[np.arange(1)], 400)
         (hit,) = hits_of(query, long, best, with_moments=True)
         found = [long.row_of_segment[moment.segment] for moment in hit.moments]
@@ -124,9 +124,11 @@ def test_recall_is_the_share_of_the_exact_list(
     few.video.add_(few.video.new_tensor(rng.normal(0, 0.3, few.video.shape)))
     few.frames.add_(few.frames.new_tensor(rng.normal(0, 0.3, few.frames.shape)))
     collection = in_memory(few)
-    found = search.measure_recall(asked, search.Searcher(collection))
-    wanted = [set(found.rows.tolist()) for found in search.brute_force(asked, collection, top=10)]
-    listed = [set(found.rows.tolist()) for found in search.fast(asked, collection, top=10)]
+    found = search.measure_recall(asked, Searcher(collection))
+    wanted = [
+        set(found.rows.tolist()) for found in Searcher(collection).brute_force(asked, top=10)
+    ]
+    listed = [set(found.rows.tolist()) for found in Searcher(collection).fast(asked, top=10)]
     shares = [len(a & b) / 10 for a, b in zip(wanted, listed, strict=True)]
     assert found == Recall(pytest.approx(np.mean(shares)), 10, len(TEXTS))
     assert 0 < found.recall < 1

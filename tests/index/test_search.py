@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ucofia.index.search import kernels, preview as previews, pruning, quantise,
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.quantise import column_of
 from ucofia.index.search.scoring import Query, prepare_queries, score, score_many
+from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT, PATCH, PATCH_SENTENCE, UCOFIA, X_CLIP, X_POOL
@@ -117,8 +118,8 @@ def test_exact_is_brute_force_to_the_bit(
     collection = collection_of(rng, 300, spread=spread, copies=copies)
     query = query_of(model, rng, words)
     preview = preview_of(collection)
-    whole = search.brute_force([query], collection, top=top)[0]
-    pruned = search.exact([query], collection, top=top, preview=preview)[0]
+    whole = Searcher(collection).brute_force([query], top=top)[0]
+    pruned = Searcher(collection, preview).exact([query], top=top)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -227,8 +228,8 @@ def bounds_hold_at_every_cut(seed: int, count: int, weight: float, kind: tuple[A
             assert (np.diff(units.at) >= 0).all()
             level.tighten_by_vectors(needed)
             assert (level.value >= np.minimum(real, needed) - 1e-6).all()
-    whole = search.brute_force([query], collection, top=10)[0]
-    pruned = search.exact([query], collection, top=10, preview=preview)[0]
+    whole = Searcher(collection).brute_force([query], top=10)[0]
+    pruned = Searcher(collection, preview).exact([query], top=10)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
     assert pruned.scores.total.tolist() == whole.scores.total.tolist()
 
@@ -262,9 +263,8 @@ def test_what_has_no_bound_is_scored_whole(name: str) -> None:
     against = replace(SMALL, levels=(SMALL.levels[0], level))
     model = MODELS[name] if name in MODELS else model_of(against)
     collection = collection_of(rng, 600, spread=0.5, copies=0)
-    (found,) = search.exact(
-        [query_of(model, rng, 3)], collection, top=5, preview=preview_of(collection)
-    )
+    searcher = Searcher(collection, preview_of(collection))
+    (found,) = searcher.exact([query_of(model, rng, 3)], top=5)
     assert found.scored == len(collection)
 
 
@@ -279,14 +279,11 @@ def test_many_queries_at_once_get_what_each_gets_alone(
     asked = [query_of(model, rng, words) for words in (1, 5, 3)]
     preview = preview_of(collection)
     among = np.sort(rng.choice(400, 350, replace=False))
-    for find in (
-        search.brute_force,
-        partial(search.exact, preview=preview),
-        partial(search.fast, preview=preview),
-    ):
-        together = find(asked, collection, top=7, among=among)
+    searcher = Searcher(collection, preview, among)
+    for find in (searcher.brute_force, searcher.exact, searcher.fast):
+        together = find(asked, top=7)
         for query, ranking in zip(asked, together, strict=True):
-            (alone,) = find([query], collection, top=7, among=among)
+            (alone,) = find([query], top=7)
             assert ranking.rows.tolist() == alone.rows.tolist()
             assert ranking.scores.total.tolist() == alone.scores.total.tolist()
     for query, scores in zip(asked, score_many(asked, collection), strict=True):
@@ -295,8 +292,8 @@ def test_many_queries_at_once_get_what_each_gets_alone(
 
 def test_no_query_is_no_answer() -> None:
     collection = collection_of(np.random.default_rng(8), 20, spread=0.5, copies=0)
-    assert search.exact([], collection, top=3) == []
-    assert search.fast([], collection, top=3) == []
+    assert Searcher(collection).exact([], top=3) == []
+    assert Searcher(collection).fast([], top=3) == []
 
 
 def test_pruning_prunes() -> None:
@@ -304,7 +301,7 @@ def test_pruning_prunes() -> None:
     model, collection = MODELS["ucofia"], collection_of(rng, 3000, spread=0.5, copies=0)
     query = query_of(model, rng, 5)
     preview = preview_of(collection)
-    assert search.exact([query], collection, top=5, preview=preview)[0].scored < 1500
+    assert Searcher(collection, preview).exact([query], top=5)[0].scored < 1500
 
 
 def test_pruning_respects_filters() -> None:
@@ -313,8 +310,8 @@ def test_pruning_respects_filters() -> None:
     query = query_of(model, rng, 5)
     among = np.sort(rng.choice(1200, 700, replace=False))
     preview = preview_of(collection)
-    whole = search.brute_force([query], collection, top=10, among=among)[0]
-    pruned = search.exact([query], collection, top=10, among=among, preview=preview)[0]
+    whole = Searcher(collection, among=among).brute_force([query], top=10)[0]
+    pruned = Searcher(collection, among=among, preview=preview).exact([query], top=10)[0]
     assert pruned.rows.tolist() == whole.rows.tolist()
 
 
@@ -329,9 +326,9 @@ def test_fast_scores_a_fixed_number_and_finds_nearly_everything(with_preview: bo
     preview = preview_of(collection) if with_preview else None
     for _ in range(5):
         query = query_of(model, rng, 5)
-        fast = search.fast([query], collection, top=10, preview=preview)[0]
+        fast = Searcher(collection, preview).fast([query], top=10)[0]
         assert fast.scored == search.FAST_CANDIDATES < 300
-        (whole,) = search.brute_force([query], collection, top=10)
+        (whole,) = Searcher(collection).brute_force([query], top=10)
         shared += len({*fast.rows} & {*whole.rows})
     assert shared >= 45
 
@@ -351,11 +348,11 @@ def test_fast_pools_the_frames_of_the_fifty_best_means_only(with_preview: bool) 
         )
         promise = scale * (means.astype(np.float32) @ sentence) + collection.biases["frame"]
         short = np.sort(np.argsort(-promise, kind="stable")[:50])
-        (wanted,) = search.brute_force([query], collection, top=10, among=short)
-        (found,) = search.fast([query], collection, top=10, preview=preview)
+        (wanted,) = Searcher(collection, among=short).brute_force([query], top=10)
+        (found,) = Searcher(collection, preview).fast([query], top=10)
         assert found.rows.tolist() == wanted.rows.tolist()
         assert found.scored == search.POOLED_CANDIDATES == 50
-        (whole,) = search.exact([query], collection, top=10, preview=preview)
+        (whole,) = Searcher(collection, preview).exact([query], top=10)
         assert whole.scored == 400
         differ += whole.rows.tolist() != found.rows.tolist()
     assert differ  # which is why `exact` pools all of them

@@ -1,6 +1,7 @@
 """The vector index of the videos: where `fast` takes its candidates without a scan."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from test_shards import BANK, TEXTS, fill
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search import pruning, search
+from ucofia.index.search.scoring import Query
+from ucofia.index.search.search import Rerank, Searcher
 from ucofia.index.storage import vector_index
 
 
@@ -51,13 +54,13 @@ def test_compact_makes_it_and_fast_uses_it(index: Index, monkeypatch: pytest.Mon
         best = np.argsort(-products)[:200]
         assert len(np.intersect1d(best, rows)) >= 0.6 * len(best)  # Lance trains by chance
     looked: list[int] = []
-    original = search.reranks
+    original = Searcher.reranks
 
-    def noted(*args: object, **options: object) -> object:
-        looked.append(len(options["among"]))  # type: ignore[arg-type]
-        return original(*args, **options)  # type: ignore[arg-type]
+    def noted(searcher: Searcher, queries: Sequence[Query]) -> Iterator[Rerank]:
+        looked.append(len(searcher))
+        return original(searcher, queries)
 
-    monkeypatch.setattr(search, "reranks", noted)
+    monkeypatch.setattr(Searcher, "reranks", noted)
     found = index.fast_recall()
     assert looked and max(looked) < 800  # and not all 1500
     assert scanned is not None and found is not None and found.texts == 10

@@ -21,7 +21,7 @@ from ucofia.index.search import preview as previews, search
 from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
-from ucofia.index.search.search import Rerank
+from ucofia.index.search.search import Rerank, Searcher
 from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import FragmentStore
@@ -154,25 +154,13 @@ class ShardActor:
         opened = self._open(shard)
         biases = shard.biases if request.biases is None else request.biases
         collection = replace(opened.collection, biases=biases)
+        searcher = Searcher(collection, opened.preview, among=request.among)
         with torch.inference_mode():
             if request.is_exact:
-                found = search.prunings(
-                    request.queries,
-                    collection,
-                    top=request.top,
-                    among=request.among,
-                    preview=opened.preview,
-                )
-                return [_exact(one) for one in found]
-            # Without a preview of its own one machine looks at frames only.
-            preview = opened.preview if shard.is_previewed else None
-            looked = search.reranks(
-                request.queries,
-                collection,
-                among=request.among,
-                preview=preview,
-            )
-            return [_fast(one, request.top) for one in looked]
+                return [_exact(one) for one in searcher.prunings(request.queries, top=request.top)]
+            if not shard.is_previewed:  # one machine without a preview looks at frames only
+                searcher = replace(searcher, preview=None)
+            return [_fast(one, request.top) for one in searcher.reranks(request.queries)]
 
     def _open(self, shard: Shard) -> Opened:
         key = shard.key

@@ -119,10 +119,9 @@ def _sampled(collection: Collection) -> Array:
 def rank_combined(asked: Combination, *, top: int) -> Ranking:
     """Find the best segments; levels of the result are those of the first text."""
     searcher = asked.searcher
-    count = len(searcher.collection) if searcher.among is None else len(searcher.among)
     wanted = asked.parts[: asked.wanted]
     size = max(FIRST_LIST, 2 * top)
-    while wanted and 2 * size < count:
+    while wanted and 2 * size < len(searcher):
         lists = [part.searcher.rank_one(part.query, top=size) for part in wanted]
         ranking = _best(asked, np.unique(np.concatenate([found.rows for found in lists])), top)
         ends = np.array([found.scores.total[-1:] for found in lists], np.float64)
@@ -130,7 +129,7 @@ def rank_combined(asked: Combination, *, top: int) -> Ranking:
         if not searcher.is_exact or (is_full and _above(asked, ranking, ends)):
             return ranking
         size *= 4
-    return _best(asked, np.arange(count) if searcher.among is None else searcher.among, top)
+    return _best(asked, searcher.rows, top)
 
 
 def _above(asked: Combination, ranking: Ranking, ends: Float[Array, "t 1"]) -> bool:
@@ -213,8 +212,7 @@ def _may_be_confident(
     combination: Combination, nulls: Sequence[Null | None], min_confidence: float, *, grouped: bool
 ) -> Array:
     """The rows that can be sure enough, in one pass over all; of videos, all their rows."""
-    searcher, collection = combination.searcher, combination.searcher.collection
-    rows = np.arange(len(collection)) if searcher.among is None else searcher.among
+    rows, collection = combination.searcher.rows, combination.searcher.collection
     bound = min_confidence - CONFIDENCE_OFF
     is_confident = np.full(len(rows), combination.wanted > 0)
     for at, (part, null) in enumerate(zip(combination.parts, nulls, strict=True)):

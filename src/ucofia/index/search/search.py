@@ -1,4 +1,4 @@
-"""Top-k segments of a query: `brute_force`, `exact` (pruned) or `fast` (rerank a fixed number).
+"""Top-k segments of a query: brute force, exact (pruned) or fast (rerank a fixed number).
 
 Order is by score, then by path, then by second: the same list every time, ties included. `exact`
 returns the list of `brute_force`; it scores only what can still enter it. `fast` scores a fixed
@@ -64,13 +64,21 @@ Nearest: TypeAlias = Callable[[Query], Array | None]
 
 @dataclass(frozen=True)
 class Searcher:
-    """How a collection is searched: with which preview, among which rows, exactly or not."""
+    """A collection and how it is searched: with which preview, in which rows, exactly or not."""
 
     collection: Collection
     preview: Preview | None = None
     among: Array | None = None  # rows that may be found; None for all
     is_exact: bool = True
     nearest: Nearest | None = None  # where a vector index takes the place of a scan
+
+    def __len__(self) -> int:
+        return len(self.collection) if self.among is None else len(self.among)
+
+    @property
+    def rows(self) -> Array:
+        """The rows that may be found."""
+        return np.arange(len(self.collection)) if self.among is None else self.among
 
     def rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
         """Find the best segments for each query."""
@@ -86,8 +94,7 @@ class Searcher:
         return found if is_enough else self
 
     def _rank(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
-        find = exact if self.is_exact else fast
-        return find(queries, self.collection, top=top, among=self.among, preview=self.preview)
+        return self.exact(queries, top=top) if self.is_exact else self.fast(queries, top=top)
 
     def rank_one(self, query: Query, *, top: int) -> Ranking:
         """Find the best segments for one query."""
@@ -102,97 +109,128 @@ class Searcher:
         """Search with other biases."""
         return replace(self, collection=replace(self.collection, biases=biases))
 
+    def brute_force(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
+        """Score everything for every query and keep the best of each."""
+        rows = self.rows
+        found: list[Ranking] = []
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            some = queries[start : start + QUERIES_AT_ONCE]
+            for query, scores in zip(some, score_many(some, self.collection, rows), strict=True):
+                found.append(top_k(self.collection, rows, scores, top=top, query=query))
+        return found
 
-def brute_force(
-    queries: Sequence[Query], collection: Collection, *, top: int, among: Array | None = None
-) -> list[Ranking]:
-    """Score everything for every query and keep the best of each."""
-    rows = np.arange(len(collection)) if among is None else among
-    found: list[Ranking] = []
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = queries[start : start + QUERIES_AT_ONCE]
-        for query, scores in zip(some, score_many(some, collection, rows), strict=True):
-            found.append(top_k(collection, rows, scores, top=top, query=query))
-    return found
+    def exact(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
+        """Find what `brute_force` finds, and score only what can still enter each list."""
+        found = []
+        with torch.inference_mode():
+            for one in self.prunings(queries, top=top):
+                if isinstance(one, Pruning):
+                    one.tighten()
+                    one = one.finish()
+                found.append(one)
+        return found
+
+    def prunings(self, queries: Sequence[Query], *, top: int) -> Iterator[Pruning | Ranking]:
+        """Begin an exact search: for each query a pruning that has its first threshold.
+
+        Where pruning does not pay it is the whole answer, by brute force.
+        """
+        preview, can_prune = self.preview, bool(queries) and all(map(is_bounded, queries))
+        if preview is None or not can_prune or len(self) <= FEW:
+            yield from self.brute_force(queries, top=top)
+            return
+        for some in _query_batches(queries, len(self)):
+            centres = centres_of_levels(some, preview, self.among, names=list(some[0].levels))
+            for query, products in zip(some, centres, strict=True):
+                begun = Pruning(
+                    query,
+                    self.collection,
+                    top=top,
+                    rows=self.among,
+                    centres=products,
+                    preview=preview,
+                )
+                begun.seed(SEEDS)
+                yield begun
+
+    def fast(self, queries: Sequence[Query], *, top: int) -> list[Ranking]:
+        """Score a fixed number of candidates for every query."""
+        if not is_cut(queries, len(self), top=top):
+            return self.brute_force(queries, top=top)
+        found = []
+        with torch.inference_mode():
+            for one in self.reranks(queries):
+                one.keep(NEAR)
+                one.add_frames_and_patches()
+                one.keep(candidates(queries, top=top))
+                found.append(one.finish(top=top))
+        return found
+
+    def reranks(self, queries: Sequence[Query]) -> "Iterator[Rerank]":
+        """Begin a fast search: for each query all rows, with the estimate of the video level."""
+        for some in _query_batches(queries, len(self)):
+            for query, estimates in zip(some, self._video_estimates(some), strict=True):
+                yield Rerank(query, self, estimates)
+
+    def _video_estimates(self, queries: Sequence[Query]) -> list[Array]:
+        """Scores of the video level for each query, plus the biases of all levels."""
+        collection, among, names = self.collection, self.among, queries[0].names_of(["video"])
+        if self.preview is None:
+            products = [largest_similarities(one, names, collection, among) for one in queries]
+        else:
+            products = centres_of_levels(queries, self.preview, among, names=names)
+        totals = []
+        for query, found in zip(queries, products, strict=True):
+            total = biases(query, collection, among) + pooled_estimate(query, collection, among)
+            for name, largest in found.items():
+                total += level_bound(query, name, largest)
+            totals.append(total)
+        return totals
 
 
-def exact(
-    queries: Sequence[Query],
-    collection: Collection,
-    *,
-    top: int,
-    among: Array | None = None,
-    preview: Preview | None = None,
-) -> list[Ranking]:
-    """Find what `brute_force` finds, and score only what can still enter each list."""
-    found = []
-    with torch.inference_mode():
-        for one in prunings(queries, collection, top=top, among=among, preview=preview):
-            if isinstance(one, Pruning):
-                one.tighten()
-                one = one.finish()
-            found.append(one)
-    return found
+class Rerank:
+    """`fast` for one query: fewer candidates after each finer estimate, the last are reranked."""
 
+    def __init__(self, query: Query, searcher: Searcher, estimates: Array) -> None:
+        self.query, self.estimates = query, estimates
+        self.collection, self.preview = searcher.collection, searcher.preview
+        self.rows = searcher.rows
 
-def prunings(
-    queries: Sequence[Query],
-    collection: Collection,
-    *,
-    top: int,
-    among: Array | None = None,
-    preview: Preview | None = None,
-) -> Iterator[Pruning | Ranking]:
-    """Begin an exact search: for each query a pruning that has its first threshold.
+    def keep(self, count: int) -> Array:
+        """Keep those of the highest estimates, of equals the first; returns their estimates."""
+        self.estimates = np.where(np.isnan(self.estimates), -np.inf, self.estimates)  # damaged
+        if 0 < count < len(self.rows):
+            least = np.partition(self.estimates, -count)[-count]
+            high = np.flatnonzero(self.estimates >= least)
+            high = high[np.argsort(-self.estimates[high], kind="stable")]
+        else:
+            high = np.argsort(-self.estimates, kind="stable")
+        kept_estimates = self.estimates[high[:count]]
+        kept = np.sort(high[:count])
+        self.rows, self.estimates = self.rows[kept], self.estimates[kept]
+        return kept_estimates
 
-    Where pruning does not pay it is the whole answer, by brute force.
-    """
-    if not queries:
-        return
-    count = len(collection) if among is None else len(among)
-    if preview is None or not all(map(is_bounded, queries)) or count <= FEW:
-        yield from brute_force(queries, collection, top=top, among=among)
-        return
-    for some in _query_batches(queries, count):
-        centres = centres_of_levels(some, preview, among, names=list(some[0].levels))
-        for query, products in zip(some, centres, strict=True):
-            begun = Pruning(
-                query,
-                collection,
-                top=top,
-                rows=among,
-                centres=products,
-                preview=preview,
-            )
-            begun.seed(SEEDS)
-            yield begun
+    def add_frames_and_patches(self) -> None:
+        """Add the estimates of frame and patch levels; no bounds."""
+        query, rows, preview = self.query, self.rows, self.preview
+        total = np.zeros(len(rows), np.float32)
+        if preview is None:  # patches are too many to read
+            found = largest_similarities(query, query.names_of(["frame"]), self.collection, rows)
+            for name, largest in found.items():
+                total += level_bound(query, name, largest)
+        else:
+            names = query.names_of(["frame", "patch"])
+            (centres,) = centres_of_levels([query], preview, rows, names=names)
+            for name, centre in centres.items():
+                quantised = preview.quantised[query.unit_of(name)]
+                words = words_of(query, name, quantised)
+                total += np.float32(words.share) * estimate(words, quantised, rows, centre)
+        self.estimates = self.estimates + total
 
-
-def fast(
-    queries: Sequence[Query],
-    collection: Collection,
-    *,
-    top: int,
-    among: Array | None = None,
-    preview: Preview | None = None,
-) -> list[Ranking]:
-    """Score a fixed number of candidates for every query."""
-    count = len(collection) if among is None else len(among)
-    if not is_cut(queries, count, top=top):
-        return brute_force(queries, collection, top=top, among=among)
-    found = []
-    with torch.inference_mode():
-        for one in reranks(
-            queries,
-            collection,
-            among=among,
-            preview=preview,
-        ):
-            one.keep(NEAR)
-            one.add_frames_and_patches()
-            one.keep(candidates(queries, top=top))
-            found.append(one.finish(top=top))
-    return found
+    def finish(self, *, top: int) -> Ranking:
+        """Score those that are left in full."""
+        scores = score(self.query, self.collection, self.rows)
+        return top_k(self.collection, self.rows, scores, top=top, query=self.query)
 
 
 def candidates(queries: Sequence[Query], *, top: int) -> int:
@@ -211,104 +249,6 @@ def is_cut(queries: Sequence[Query], count: int, *, top: int) -> bool:
 def _pools(queries: Sequence[Query]) -> bool:
     """Whether the model of these queries has a level that pools frames."""
     return any(queries[0].is_pooled(name) for name in queries[0].levels)
-
-
-def reranks(
-    queries: Sequence[Query],
-    collection: Collection,
-    *,
-    among: Array | None,
-    preview: Preview | None,
-) -> "Iterator[Rerank]":
-    """Begin a fast search: for each query all segments, with the estimate of the video level."""
-    for some in _query_batches(queries, len(collection) if among is None else len(among)):
-        first = _video_estimates(some, collection, among, preview)
-        for query, estimates in zip(some, first, strict=True):
-            yield Rerank(query, collection, among, estimates, preview)
-
-
-class Rerank:
-    """`fast` for one query: fewer candidates after each finer estimate, the last are reranked."""
-
-    def __init__(
-        self,
-        query: Query,
-        collection: Collection,
-        rows: Array | None,
-        estimates: Array,
-        preview: Preview | None,
-    ) -> None:
-        self.query, self.collection, self.preview = query, collection, preview
-        self.estimates = estimates
-        self.rows = np.arange(len(collection)) if rows is None else rows
-
-    def keep(self, count: int) -> Array:
-        """Keep those of the highest estimates, of equals the first; returns their estimates."""
-        self.estimates = np.where(np.isnan(self.estimates), -np.inf, self.estimates)  # damaged
-        if 0 < count < len(self.rows):
-            least = np.partition(self.estimates, -count)[-count]
-            high = np.flatnonzero(self.estimates >= least)
-            high = high[np.argsort(-self.estimates[high], kind="stable")]
-        else:
-            high = np.argsort(-self.estimates, kind="stable")
-        kept_estimates = self.estimates[high[:count]]
-        kept = np.sort(high[:count])
-        self.rows, self.estimates = self.rows[kept], self.estimates[kept]
-        return kept_estimates
-
-    def add_frames_and_patches(self) -> None:
-        """Add the estimates of frame and patch levels."""
-        self.estimates = self.estimates + _frame_and_patch_estimates(
-            self.query, self.collection, self.rows, self.preview
-        )
-
-    def finish(self, *, top: int) -> Ranking:
-        """Rerank: score those that are left in full."""
-        scores = score(self.query, self.collection, self.rows)
-        return top_k(self.collection, self.rows, scores, top=top, query=self.query)
-
-
-def _video_estimates(
-    queries: Sequence[Query],
-    collection: Collection,
-    among: Array | None,
-    preview: Preview | None,
-) -> list[Array]:
-    """Scores of the video level for each query, plus the biases of all levels."""
-    names = queries[0].names_of(["video"])
-    totals = [biases(query, collection, among) for query in queries]
-    if preview is None:
-        products = [largest_similarities(query, names, collection, among) for query in queries]
-    else:
-        products = centres_of_levels(queries, preview, among, names=names)
-    for query, total, found in zip(queries, totals, products, strict=True):
-        total += pooled_estimate(query, collection, among)
-        for name, largest in found.items():
-            total += level_bound(query, name, largest)
-    return totals
-
-
-def _frame_and_patch_estimates(
-    query: Query,
-    collection: Collection,
-    rows: Array,
-    preview: Preview | None,
-) -> Array:
-    """Estimated scores of frame and patch levels of some rows; not a bound."""
-    total = np.zeros(len(rows), np.float32)
-    if preview is None:  # patches are too many to read
-        found = largest_similarities(query, query.names_of(["frame"]), collection, rows)
-        for name, largest in found.items():
-            total += level_bound(query, name, largest)
-        return total
-    names = query.names_of(["frame", "patch"])
-    (centres,) = centres_of_levels([query], preview, rows, names=names)
-    for name, centre in centres.items():
-        words = words_of(query, name, preview.quantised[query.unit_of(name)])
-        total += np.float32(words.share) * estimate(
-            words, preview.quantised[words.unit], rows, centre
-        )
-    return total
 
 
 def _query_batches(queries: Sequence[Query], rows: int) -> Iterator[Sequence[Query]]:
