@@ -8,7 +8,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 LICENCES = {"MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "Zlib"}
-LICENCES |= {"BSD", "CC0-1.0", "CC-BY-4.0", "CC-BY-3.0", "Unlicense", "Unsplash", "Pexels"}
+LICENCES |= {"BSD", "CC0-1.0", "CC-BY-4.0", "Unlicense", "Unsplash", "Pexels"}
 
 
 def table(name: str) -> list[dict[str, str]]:
