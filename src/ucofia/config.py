@@ -106,7 +106,7 @@ class ModelConfig:
         return 1 if self.selector == "contextual" else 1 + self.selected_patches
 
     def units(self, level: LevelConfig) -> int:
-        """How many entries a level's video side has when no frame is missing."""
+        """Return how many units a level's video side has when no frame is missing."""
         counts = {
             "video": 1,
             "frame": self.frames,

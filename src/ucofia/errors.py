@@ -32,13 +32,13 @@ def _some(rows: Sequence[object]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind where it has none; never a long one."""
+    """Return the first line of an error's message, or its kind; at most 300 characters."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def kind_and_message(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """Return the kind of an error and the first line of its message."""
     kind, message = type(error).__name__, first_line(error)
     return kind if message == kind else f"{kind}: {message}"
 

@@ -39,7 +39,7 @@ class RankSummary:
     queries: int
 
     def values(self) -> dict[str, float]:
-        """The figures by the names that tables use."""
+        """Return the figures by the names that tables use."""
         recalls = {f"R@{k}": value for k, value in self.recall.items()}
         return {**recalls, "MdR": self.median_rank, "MnR": self.mean_rank}
 
@@ -64,7 +64,7 @@ def text_to_video_ranks(
     bias: Float[np.ndarray, " v"] | None = None,
     ties: Ties = "against",
 ) -> Int[np.ndarray, " n"]:
-    """Rank of every text's video among all videos, 1 is best; `bias` is added to the columns."""
+    """Return the rank of every text's video among all videos, from 1; `bias` is per column."""
     _require_truth(scores, truth)
     ranks = np.empty(len(truth), dtype=np.int64)
     for rows in _blocks(len(truth), scores.shape[1]):
@@ -83,7 +83,7 @@ def video_to_text_ranks(
     bias: Float[np.ndarray, " t"] | None = None,
     ties: Ties = "against",
 ) -> Int[np.ndarray, " u"]:
-    """Rank of every video's set of texts among all sets; `bias` is added to the rows.
+    """Return the rank of every video's set of texts among all sets; `bias` is per row.
 
     One entry per video that has a text, in the order of `np.unique(truth)`.
     """
@@ -187,7 +187,7 @@ def mcnemar(wins: int, losses: int) -> float:
 
 
 def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:
-    """Which candidates rank before the right answer, or tie with it if ties count against it."""
+    """Return which candidates rank before the answer, and equal ones if ties count against it."""
     return np.asarray(candidates >= right if ties == "against" else candidates > right)
 
 
@@ -198,7 +198,7 @@ def _group_index(groups: Int[np.ndarray, " q"] | None, queries: int) -> Int[np.n
 
 
 def _draws(group: Int[np.ndarray, " q"], resamples: int) -> Iterator[Float[np.ndarray, "b q"]]:
-    """How often each query occurs in each resample, some resamples at a time."""
+    """Yield how often each query occurs in each resample, some resamples at a time."""
     random = np.random.default_rng(SEED)
     n = int(group.max()) + 1
     chunk = max(1, COMPARED_ENTRIES // len(group))

@@ -127,7 +127,7 @@ def _is_running(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def _largest_bytes(folder: Path) -> int:
-    """The size of the largest file below a folder in which another process works."""
+    """Return the size of the largest file below a folder in which another process works."""
     largest = 0
     for place, _, names in os.walk(folder):  # leaves out folders that are gone since
         for name in names:

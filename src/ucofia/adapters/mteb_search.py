@@ -124,7 +124,7 @@ class MtebSearch:
 
 
 def _kind(task_metadata: Any, side: PromptType) -> str:
-    """What one side of a task is made of."""
+    """Return the modality of one side of a task: "text", "video" or "image"."""
     kinds = task_metadata.get_modalities(side)
     if len(kinds) != 1 or kinds[0] not in ("text", *SEEN):
         rule = f"its {side.value} side is {'+'.join(kinds)}; texts, videos and images are known"

@@ -68,7 +68,7 @@ class LevelVectors(InputModule):  # type: ignore[misc]  # the library is untyped
         return ["text", "video", "image"]
 
     def get_embedding_dimension(self) -> int:
-        """How long a vector is."""
+        """Return the width of a vector."""
         return self.model.backbone.width
 
     def preprocess(

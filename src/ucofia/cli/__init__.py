@@ -135,7 +135,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _explained(message: str) -> str:
-    """Say what to do about words that a verb does not take: most often quotes are missing."""
+    """Add advice to typer's message about extra words: most often quotes are missing."""
     if not message.startswith("Got unexpected extra argument"):
         return message
     words = message.partition(" (")[2].removesuffix(")")

@@ -132,7 +132,7 @@ def ablate(
 
 
 def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] | None]":
-    """What trains rows at the same time, if a cluster is named."""
+    """Return what trains rows in parallel on a cluster, or None without one."""
     if cluster is None:
         return nullcontext()
     from ucofia.cluster.tasks import spreading

@@ -58,7 +58,7 @@ def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = Fal
 
 
 def _is_elsewhere(path: str) -> bool:
-    """Tell a list of files or an address from a file or folder; a file may be called anything."""
+    """Return whether a path is a list of files or an address; a file may have any name."""
     return (path.startswith("@") or "://" in path) and not os.path.lexists(path)
 
 

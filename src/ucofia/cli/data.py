@@ -199,7 +199,7 @@ def _towers(name: str, device: str) -> "Model":
 
 
 def _videos(dataset: "Dataset", splits: str) -> "list[VideoItem]":
-    """The videos of some splits."""
+    """Return the videos of the splits that are named, with commas."""
     return [video for name in splits.split(",") for video in dataset.split(name).videos]
 
 

@@ -96,7 +96,7 @@ def evaluate(
 
 
 def _engine(cluster: str | None) -> "AbstractContextManager[EvaluationEngine]":
-    """Where it is computed: in this process, or on a cluster if one is named."""
+    """Return the engine of this process, or of a cluster if one is named."""
     if cluster is None:
         from ucofia.evaluate.gallery import HERE
 

@@ -81,7 +81,7 @@ def figure(
 
 
 def _trained_on(model: str) -> str:
-    """The data set of a run folder."""
+    """Return the data set that the model of a run folder was trained on."""
     try:
         result = json.loads((Path(model) / "result.json").read_bytes())
         named = result["dataset"]

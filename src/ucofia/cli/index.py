@@ -215,7 +215,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 
 
 def _described(facts: "IndexInfo") -> Iterator[tuple[str, str]]:
-    """What an index holds, in words; every number is in --json."""
+    """Yield (name, text) lines of what an index holds; every number is in --json."""
     size = "" if facts.size_bytes is None else f" ({_size(facts.size_bytes)})"
     yield "index", f"{facts.index}{size}"
     length = format_timecode(facts.seconds_of_video)

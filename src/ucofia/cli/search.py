@@ -304,7 +304,7 @@ def _print(
 
 
 def _written(one: "DistinctHit") -> dict[str, object]:
-    """A hit for programs, with the other files of its content, and those that are nearly alike."""
+    """Return a hit as JSON values, with the other files of its content and near duplicates."""
     from ucofia.index.calibration.confidence import match_word
 
     values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
@@ -319,7 +319,7 @@ def _hits(found: "list[DistinctHit]") -> "list[Hit]":
 
 
 def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
-    """The matches, or the first hit where there are none."""
+    """Return the matches, or the first hit where there are none."""
     hits = _hits(found)
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
 
@@ -385,7 +385,7 @@ def _question(text: str, also: list[str], without: list[str]) -> "TextQuery":
 
 
 def _joined(words: list[str] | None) -> str | None:
-    """One text of all words, so that it needs no quotes; a folder among them is a slip."""
+    """Join words to one text, so that it needs no quotes; refuse a folder at their end."""
     if not words:
         return None
     if len(words) > 1 and os.path.isdir(os.path.expanduser(words[-1])):

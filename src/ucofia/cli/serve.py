@@ -174,7 +174,7 @@ def _require_serve() -> None:
 
 
 def _places(settings: "ServeSettings") -> Sequence[str]:
-    """Where the indexes are; that one is missing is told before anything heavy is loaded."""
+    """Return where the indexes are; a missing one is an error before torch is imported."""
     try:
         return [index_here(place) for place in settings.indexes or (None,)]
     except NoIndexError:

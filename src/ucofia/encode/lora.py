@@ -136,7 +136,7 @@ def applied(
 
 
 def _fit(a: Tensor, b: Tensor, weight: Tensor) -> bool:
-    """Whether B A can be added to a weight."""
+    """Return whether B A can be added to a weight."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
         return False
     return (b.shape[0], a.shape[1]) == weight.shape

@@ -53,7 +53,7 @@ def clean(text: str) -> str:
 
 
 def vocabulary_size() -> int:
-    """How many tokens a text tower must know."""
+    """Return how many tokens a text tower must know."""
     return int(_tokenizer().get_vocab_size())
 
 

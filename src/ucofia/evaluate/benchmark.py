@@ -105,7 +105,7 @@ class Evaluation:
         return 0 if bank is None else int(next(iter(bank.values())).shape[1])
 
     def line(self, direction: Direction, name: str) -> ReportLine:
-        """The line of all levels together."""
+        """Return the line of all levels together, for a direction and a normalisation."""
         lines = [r.line for r in self.ranked if r.levels == self.levels]
         known = {line.name: line for line in lines if line.direction == direction}
         if name not in known:
@@ -227,13 +227,13 @@ def rank_all(
 
 
 def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Each level alone, all but one, and all."""
+    """Yield the names of each level alone, of all but one, and of all."""
     for size in sorted({1, len(names) - 1, len(names)} - {0}):
         yield from combinations(names, size)
 
 
 def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]:
-    """The videos whose frames an evaluation asks for."""
+    """Return the videos whose frames an evaluation asks for."""
     found = list(dataset.split(options.split).videos)
     if options.bank is not None:
         found += _bank(dataset.split(options.bank), options).videos.videos

@@ -165,7 +165,7 @@ def check_search(
 
 
 def level_weights(model: Model) -> list[float]:
-    """How much each level counts, in the order of its scores."""
+    """Return how much each level counts, in the order of its scores."""
     return [level.weight for level in model.config.levels]
 
 

@@ -100,7 +100,7 @@ class Variant:
     def ranks(
         self, direction: Direction, truth: np.ndarray, *, ties: Ties = "against"
     ) -> np.ndarray:
-        """The rank of every query of a direction."""
+        """Return the rank of every query of a direction."""
         ranks = text_to_video_ranks if direction == "t2v" else video_to_text_ranks
         return ranks(self.scores, truth, bias=self.bias, ties=ties)
 
@@ -149,7 +149,10 @@ def variants(
     given: LevelScores | None,
     settings: MatrixSettings,
 ) -> list[Variant]:
-    """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
+    """List what one normalisation of one direction ranks.
+
+    Several levels add lines: each level alone, and Sinkhorn-Knopp in two orders.
+    """
     total, temperature = mean_level(scores, settings.weights), settings.temperature or 1.0
     if name == "none":
         apart = scores if settings.every_level and len(scores) > 1 else {}
@@ -178,7 +181,7 @@ def variants(
 
 
 def _sinkhorn(banks: LevelScores, settings: MatrixSettings) -> tuple[np.ndarray, float]:
-    """Mean bias of the levels, and the worst of their residuals."""
+    """Return the mean bias of the levels, and the largest of their residuals."""
     solutions = [
         sinkhorn_knopp(
             bank,
@@ -236,7 +239,7 @@ def _versus(
 
 
 def _groups(direction: Direction, truth: np.ndarray) -> np.ndarray | None:
-    """Texts of one video are drawn together; videos are independent of one another."""
+    """Return the groups of the bootstrap: texts of one video are drawn together."""
     several = direction == "t2v" and len(np.unique(truth)) < len(truth)
     return truth if several else None
 

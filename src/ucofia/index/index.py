@@ -193,7 +193,7 @@ class Index(Queries):
         return len(self._store)
 
     def newest(self) -> Snapshot:
-        """The newest version; asked directly, all its answers are about that version.
+        """Return the newest version; all answers of what is returned are about that version.
 
         Example:
             >>> version = index.newest()
@@ -409,7 +409,7 @@ class Index(Queries):
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 
     def _has_model(self) -> bool:
-        """Whether the model can be loaded, with a warning; to remove something needs none."""
+        """Return whether the model can be loaded, and warn if not; a removal needs none."""
         try:
             return self.model is not None
         except UCoFiAError as error:
@@ -417,7 +417,7 @@ class Index(Queries):
             return False
 
     def _is_newest(self, bank: Bank | None) -> bool:
-        """Whether nobody has written segments, or the bank, since."""
+        """Return whether nobody else has written segments, or the bank, since."""
         is_same = self._store.newest().version == self._store.version
         return is_same and banks.is_newest(self._store, bank)
 

@@ -25,10 +25,10 @@ class Queries(ABC):
 
     @abstractmethod
     def newest(self) -> Snapshot:
-        """The newest version of the index."""
+        """Return the newest version of the index."""
 
     def collection(self) -> Collection:
-        """All segments of the newest version with their biases, as search sees them.
+        """Return all segments of the newest version with their biases, as search sees them.
 
         Example:
             >>> [Path(segment.path).name for segment in index.collection().segments]
@@ -244,7 +244,7 @@ class Queries(ABC):
         return self._store.with_retry(lambda: export.write_table(self._store, Path(path)))
 
     def bank_texts(self) -> list[str]:
-        """The texts that scores are normalised against.
+        """Return the texts that scores are normalised against.
 
         Example:
             >>> index.bank_texts()[:2]

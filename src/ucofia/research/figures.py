@@ -170,7 +170,7 @@ def draw_levels(model: Model, found: Evaluation, frames: FrameSource) -> Figure:
 
 
 def _telling(first: dict[str, np.ndarray], truth: np.ndarray) -> tuple[list[int], str]:
-    """Up to three texts, by the first rule that finds any."""
+    """Return up to three texts, and the first rule that finds any."""
     coarse, fine, unified = (hits == truth for hits in first.values())
     rules = {
         "all levels are right, coarse alone and fine alone are wrong": unified & ~coarse & ~fine,
@@ -199,7 +199,7 @@ def _frames(model: Model, frames: FrameSource, video: VideoItem) -> np.ndarray:
 
 
 def _some(rows: Int[np.ndarray, " n"]) -> list[int]:
-    """At most so many, evenly spread."""
+    """Return at most `QUERIES_TRIED` of the rows, evenly spread."""
     places = np.linspace(0, len(rows) - 1, min(len(rows), QUERIES_TRIED)).astype(int)
     return [int(row) for row in rows[places]]
 

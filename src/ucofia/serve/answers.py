@@ -39,7 +39,7 @@ def question_of(page: schema.TextPage) -> TextQuery:
 
 
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
-    """Write texts."""
+    """Build the response of a description: texts, matches first."""
     hits = [
         schema.TextHitOut(
             text=hit.text,
@@ -55,7 +55,7 @@ def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.Describe
 
 
 def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
-    """Write where in a video a text matches."""
+    """Build the response of a timeline: where in a video a text matches."""
     return schema.TimelineAnswer(
         video=video_id(parts[0]),
         duration_seconds=parts[0].duration_seconds,
@@ -92,7 +92,7 @@ class ResponseBuilder:
         text: str | None = None,
         question: TextQuery | None = None,
     ) -> schema.SearchAnswer:
-        """Write hits."""
+        """Build the response of a search."""
         end = page.offset + page.top
         more = found.has_more and end <= schema.OFFSET_MOST
         return schema.SearchAnswer(
@@ -109,7 +109,7 @@ class ResponseBuilder:
         )
 
     def videos(self, known: Catalogue, offset: int, top: int) -> schema.VideosAnswer:
-        """Write what the index holds, newest first, without what is gone."""
+        """Build the list of videos, newest first, without deleted files."""
         chosen: list[schema.VideoOut] = []
         at = offset
         while at < len(known.newest) and len(chosen) < top:
@@ -123,7 +123,7 @@ class ResponseBuilder:
         )
 
     def explain(self, why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
-        """Write an explanation; pictures become URLs."""
+        """Build the response of an explanation; pictures become URLs."""
         plain = why.to_dict()
         for number, frame in enumerate(plain["frames"]):
             frame["picture"] = self.picture(why.segment, number)
@@ -132,15 +132,15 @@ class ResponseBuilder:
         return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
 
     def picture(self, segment: str, frame: int) -> str:
-        """URL of the small picture of a frame."""
+        """Return the URL of the small picture of a frame."""
         return f"{self.base}/media/{segment}/frames/{frame}"
 
     def thumbnail(self, segment: str, second: float) -> str:
-        """URL of a sharp picture near a moment."""
+        """Return the URL of a sharp picture near a moment."""
         return f"{self.base}/media/{segment}/thumbnail?second={second:.2f}"
 
     def poster(self, hit: Hit, known: Catalogue) -> str:
-        """URL of the small picture of a hit's best moment."""
+        """Return the URL of the small picture of a hit's best moment."""
         return self.picture(
             hit.segment, nearest_frame(known.segments[hit.segment], hit.best_second)
         )
@@ -172,7 +172,7 @@ class ResponseBuilder:
         return schema.VideoOut(**shown, copies=_places(copies))
 
     def _shown(self, info: SegmentInfo, second: float) -> dict[str, Any]:
-        """What both a hit and a video of the list have: where to see them, and when."""
+        """Return the fields that a hit and a listed video share: identity, URLs and times."""
         return {
             "segment": info.id,
             "video": video_id(info),
@@ -189,7 +189,7 @@ class ResponseBuilder:
 
 
 def nearest_frame(info: SegmentInfo, second: float) -> int:
-    """Which of the frames that the model saw is nearest to a moment."""
+    """Return the number of the frame, of those the model saw, that is nearest to a moment."""
     seconds = info.frame_seconds or (0.0,)
     return min(range(len(seconds)), key=lambda at: abs(seconds[at] - second))
 

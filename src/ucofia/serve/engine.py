@@ -239,7 +239,7 @@ class Engine:
         return bool(cut)
 
     def _similarities(self, text: str, rows: Array) -> Array | None:
-        """How near each frame of some rows is to a text; None where no level compares them."""
+        """Return the similarity of a text and each frame of rows; None if no level has one."""
         query = self.snapshot.prepare_queries([text])[0]
         name = level_of(query.levels, text="sentence", video="frame")
         if name is None:

@@ -49,7 +49,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def current(self) -> JobState | None:
-        """How far the job of this server is, or what another process adds to the index."""
+        """Return the job of this server, or what another process adds to the index, or None."""
         if self.state is not None and self.state.state == "running":
             return self.state
         writer = holder(self._handle.index.path)

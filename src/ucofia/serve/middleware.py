@@ -96,7 +96,7 @@ class SecurityMiddleware:
         return _Body(receive, most, self._settings.upload_seconds)
 
     def _path_of_index(self, path: str) -> str:
-        """The path without the name of one of several indexes."""
+        """Return the path of a request without the name of one of several indexes."""
         for prefix in self._prefixes:
             if prefix and path.startswith(f"{prefix}/"):
                 return path.removeprefix(prefix)
@@ -161,7 +161,7 @@ def is_token(given: str, token: str) -> bool:
 
 
 def cookie_of(token: str) -> str:
-    """What a browser keeps instead of the token itself."""
+    """Return the cookie that stands for a token, which the browser then need not keep."""
     return hmac.new(token.encode(), b"ucofia cookie", hashlib.sha256).hexdigest()
 
 

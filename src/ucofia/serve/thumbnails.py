@@ -235,7 +235,7 @@ def _sharpest(crops: Array, seconds: tuple[float, ...], wanted: float) -> Array:
 
 
 def sharpness(crop: Array) -> float:
-    """How much neighbouring points differ beyond what a smooth slope gives (Laplacian)."""
+    """Return the variance of the Laplacian of a picture, a little above zero."""
     grey = np.asarray(crop, dtype=np.float32).mean(0)
     bent = (
         4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]

@@ -57,7 +57,7 @@ class Level:
     pooler: Pooler | None = None
 
     def gates(self, words: Float[Tensor, "t w d"], units: Float[Tensor, "v u d"]) -> Gates | None:
-        """Say how much words and units count, where the aggregation asks for it."""
+        """Return the gates of words and units, or None if the aggregation has none."""
         if self.word_gate is None or self.unit_gate is None:
             return None
         return Gates(self.word_gate(words), self.unit_gate(units))
@@ -208,7 +208,7 @@ def _can_compile(words: Tensor, word_mask: Tensor, unit_mask: Tensor) -> bool:
 
 @cache
 def _has_numba() -> bool:
-    """Tell whether numba is installed and works; a broken one costs speed, not scores."""
+    """Return whether numba is installed and loads; without it scores are the same, slower."""
     if importlib.util.find_spec("numba") is None:
         return False
     try:

@@ -161,7 +161,7 @@ def _fill(
 
 
 def stepper(blocks: Blocks, *, scale: float, memory_bytes: int) -> Step:
-    """The fastest way to sweep repeatedly: kept exponentials if they fit, else the scores."""
+    """Return the fastest sweep over a matrix: of kept exponentials if they fit, else of scores."""
     if blocks.nbytes > memory_bytes:
         return lambda column: sweep(blocks, column, scale=scale)
     kept: _Kernel | None = None

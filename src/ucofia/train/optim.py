@@ -95,7 +95,7 @@ def freeze(model: Model, config: TrainConfig) -> None:
 def rate_factor(
     step: int, steps: int, *, warmup: float, kind: Literal["adamw", "bertadam"]
 ) -> float:
-    """Share of the full rate at a step counted from 0: linear warm-up, then half a cosine.
+    """Return the share of the full rate at a step counted from 0: warm-up, then half a cosine.
 
     The authors' schedule starts at zero, so that its first update does nothing, and their cosine
     runs over the whole training, so that it falls off the end of the warm-up in a jump.
@@ -148,7 +148,7 @@ def _is_in(name: str, part: str) -> bool:
 
 
 def _parts(names: Sequence[str]) -> list[str]:
-    """What can be named: the parts of a model and of its backbone."""
+    """List the names of parts of a model and of its backbone."""
     depth = {name: 2 if name.startswith("backbone.") else 1 for name in names}
     return sorted({".".join(name.split(".")[: depth[name]]) for name in names})
 

@@ -67,15 +67,17 @@ class TokensSetup:
         return named.hexdigest()
 
     def quiet(self) -> "TokensSetup":
-        """The same: it reports no progress."""
+        """Return itself: it reports no progress."""
         return self
 
     def config(self, training: Training) -> ModelConfig:
-        """The parts of a training, without what needs the tower."""
+        """Return the parts of a training, without what needs the vision tower."""
         return replace(without_shift(training.parts), **self.changes)
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of the data set; stored tokens cannot train the tower that gave them.
+        """Return the recipe of the data set; the tower that gave the tokens is frozen.
+
+        A rate of the temporal encoder is left out for models without one, as some peers are.
 
         A rate of the temporal encoder is for the models that have one: not every peer has.
         """
@@ -85,16 +87,16 @@ class TokensSetup:
         return replace(self.recipe, frozen=self.recipe.frozen or (VISION,), part_rates=rates)
 
     def made_from(self, training: Training) -> dict[str, Any]:
-        """Which towers a training starts from."""
+        """Return which towers a training starts from, as JSON values."""
         return {"backbone": self.backbone, "precision": self.precision}
 
     def model(self, training: Training, seed: int) -> Model:
-        """The model of a training on the towers."""
+        """Build the model of a training on the towers."""
         preset = Preset(self.config(training), self.recipe, "a row of an ablation")
         model = build_model(preset, self.backbone, self.tokens, seed=seed)
         self.tokens.require(model)
         return model
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """No measurement of its own."""
+        """Return no measurement: there is none of this kind of data."""
         return {}

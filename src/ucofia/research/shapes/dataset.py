@@ -190,7 +190,7 @@ def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
 
 
 def pair_of(story: Story) -> Pair:
-    """The two things of a story, in either order."""
+    """Return colour and shape of a story's two things, in no order."""
     return frozenset((thing.colour, thing.shape) for thing in (story.first, story.second))
 
 
