@@ -35,6 +35,7 @@ from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.progress import Progress
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
 
@@ -352,7 +353,7 @@ def list_failed(folder: Path, videos: Sequence[VideoItem], failed: Sequence[Cach
 def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:
     """Store a picture: every pixel as it is, or smaller with some loss."""
     stored = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
+    image = to_image(crop)
     if quality is None:
         image.save(stored, "WEBP", lossless=True, quality=0, method=0)
     else:

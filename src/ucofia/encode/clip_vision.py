@@ -21,8 +21,8 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Approximate a gelu, as CLIP does."""
-    return x * torch.sigmoid(1.702 * x)
+    """Approximate GELU by a sigmoid, as CLIP does."""
+    return x * torch.sigmoid(int8.QUICK_GELU_SLOPE * x)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": quick_gelu, "gelu": gelu}

@@ -52,7 +52,7 @@ def inject(
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise MissingExtraError("low-rank training (peft)", "lora") from error
-    names = [name for name in adaptable(backbone) if not _is_in(name, frozen)]
+    names = [name for name in adaptable(backbone) if not is_in(name, frozen)]
     if not names:
         raise SettingError("lora", rank, "no tower that is trained has blocks of linear layers")
     adapter = Adapter(rank, base, tower_fingerprint(backbone))
@@ -66,7 +66,7 @@ def inject(
     fresh = backbone.fresh
     assert isinstance(fresh, tuple)
     for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(".lora_" in name or _is_in(name, fresh))
+        parameter.requires_grad_(".lora_" in name or is_in(name, fresh))
     return adapter
 
 
@@ -88,7 +88,7 @@ def tower_fingerprint(backbone: nn.Module) -> str:
     digest = hashlib.sha256()
     fresh: Any = backbone.fresh
     state = backbone.state_dict()
-    hash_tensors(digest, {n: t for n, t in state.items() if not _is_in(n, fresh)})
+    hash_tensors(digest, {n: t for n, t in state.items() if not is_in(n, fresh)})
     return digest.hexdigest()[:16]
 
 
@@ -98,7 +98,7 @@ def without_towers(state: Mapping[str, Tensor], fresh: Sequence[str]) -> dict[st
     return {
         name: tensor
         for name, tensor in state.items()
-        if not name.startswith("backbone.") or ".lora_" in name or _is_in(name, kept)
+        if not name.startswith("backbone.") or ".lora_" in name or is_in(name, kept)
     }
 
 
@@ -148,10 +148,11 @@ def adaptable(backbone: nn.Module) -> list[str]:
     fused = [name for name, module in backbone.named_modules() if isinstance(module, _FUSED)]
     for name, module in backbone.named_modules():
         in_block = any(part.isdigit() for part in name.split("."))
-        if in_block and type(module) is nn.Linear and not _is_in(name, fused):
+        if in_block and type(module) is nn.Linear and not is_in(name, fused):
             found.append(name)
     return found
 
 
-def _is_in(name: str, parts: Sequence[str]) -> bool:
+def is_in(name: str, parts: Sequence[str]) -> bool:
+    """Return whether a parameter or module is, or lies in, one of some parts of a model."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)

@@ -14,22 +14,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ucofia.encode.clip_names import LOGIT_SCALE
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
 EncodeText = Callable[[TextBatch], tuple[Tensor, Tensor]]  # words and sentences
 
-CLIP_LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
-
 
 class FeaturesBackbone(nn.Module):
     """Pre-extracted frame features beside a sentence encoder."""
 
-    fresh: tuple[str, ...] = (
-        "frame_map",
-    )  # starts untrained, so it learns at the rate of the head
-
+    fresh: tuple[str, ...] = ("frame_map",)
     text_centre: Tensor
 
     def __init__(self, text: SentenceTower, *, feature_width: int) -> None:
@@ -44,7 +40,7 @@ class FeaturesBackbone(nn.Module):
         self.encode_text: EncodeText = text.encode_words  # a cache may stand in for it
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
-        self.logit_scale = CLIP_LOGIT_SCALE
+        self.logit_scale = LOGIT_SCALE
 
     @classmethod
     def from_description(cls, values: Mapping[str, Any], folder: Path) -> "FeaturesBackbone":

@@ -17,6 +17,7 @@ from ucofia.errors import NotFiniteError, SettingError
 from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
 from ucofia.types import VideoBatch, VideoFeatures
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Clip
 
 # Frames of a segment show the same where no square of so many pixels a side differs by more than
@@ -153,7 +154,7 @@ def _is_finite(row: SegmentRow) -> bool:
 
 def thumbnail(crop: UInt8[Array, "3 h x"]) -> bytes:
     """Make a small JPEG of what the model saw."""
-    image = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
+    image = to_image(crop)
     if max(image.size) > THUMBNAIL_SIZE:
         image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
     file = io.BytesIO()

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image
 
 from ucofia.atomic import write_atomic
 from ucofia.errors import BusyError, UCoFiAError
 from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.serve.files import Files
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -245,8 +245,7 @@ def sharpness(crop: Array) -> float:
 
 def _jpeg(crop: Array) -> bytes:
     file = io.BytesIO()
-    picture = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
-    picture.save(file, "JPEG", quality=QUALITY, progressive=True, optimize=True)
+    to_image(crop).save(file, "JPEG", quality=QUALITY, progressive=True, optimize=True)
     return file.getvalue()
 
 
