@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, messages, log and progress on stderr, and where an index is.
+"""The terminal: results on stdout; messages, log and progress on stderr.
 
 The only file of the command line that prints. File names, texts and errors come from outside, so
 everything printed passes `printable`: an escape sequence in a file name is shown, not obeyed.
@@ -13,11 +13,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
+from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.index.results.hits import Hit
@@ -33,71 +33,6 @@ PACE_STEPS = 30  # of which the time left is estimated: what was skipped at firs
 _FORMATS = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 _UNPRINTABLE = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff{_FORMATS}]")
 _UNPRINTABLE_IN_JSON = re.compile(f"[\x7f-\x9f\ud800-\udfff{_FORMATS}]")
-
-INDEX_VARIABLE = "UCOFIA_INDEX"
-INDEX_FOLDER = ".ucofia"
-LAST_INDEX = "last-index"  # in the cache: where `ucofia index FOLDER` was last used
-
-
-def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = False) -> str:
-    """Return where the index of some folders is: as given, by the variable, or in the first."""
-    here = [Path(os.path.expanduser(path)) for path in paths if not _is_elsewhere(path)]
-    if len(here) < len(paths) and not is_cluster:
-        strange = next(path for path in paths if _is_elsewhere(path))
-        raise SettingError("source", strange, "lists and object stores need --cluster local")
-    for path in here:
-        if not path.exists():  # before an index is made for a name that was mistyped
-            raise UnreadableVideoError(path, "there is no such file or folder")
-    named = given or os.environ.get(INDEX_VARIABLE)
-    if named:
-        return named
-    if _is_elsewhere(paths[0]):
-        raise SettingError("index", None, f"say where, with --index: {paths[0]} is no folder here")
-    first = here[0].absolute()
-    return str((first if first.is_dir() else first.parent) / INDEX_FOLDER)
-
-
-def _is_elsewhere(path: str) -> bool:
-    """Return whether a path is a list of files or an address; a file may have any name."""
-    return (path.startswith("@") or "://" in path) and not os.path.lexists(path)
-
-
-def index_here(given: str | None, *, or_last: bool = True) -> str:
-    """Find the index to search: as given, by the variable, upwards from here, or the last made."""
-    named = given or os.environ.get(INDEX_VARIABLE)
-    if named:
-        if not _is_elsewhere(named) and not os.path.exists(os.path.expanduser(named)):
-            raise NoIndexError(named)  # before anything heavy is loaded
-        return _index_of_folder(named)
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / INDEX_FOLDER).is_dir():
-            return str(folder / INDEX_FOLDER)
-    from ucofia.package_files import cache_folder
-
-    with suppress(OSError, UnicodeDecodeError):
-        last = Path((cache_folder() / LAST_INDEX).read_text(encoding="utf-8"))
-        if or_last and last.is_dir():
-            print_message(f"in the index {last}")
-            return str(last)
-    raise NoIndexError(None)
-
-
-def _index_of_folder(named: str) -> str:
-    """Return the index of a folder of videos, where that was named instead of the index."""
-    inside = os.path.join(os.path.expanduser(named), INDEX_FOLDER)
-    return inside if not _is_elsewhere(named) and os.path.isdir(inside) else named
-
-
-def remember_index(where: str, given: str | None) -> None:
-    """Let `search` and `serve` find an index from any folder, unless it was put elsewhere."""
-    if given is None and not os.environ.get(INDEX_VARIABLE) and Path(where).is_dir():
-        from ucofia.atomic import write_atomic
-        from ucofia.package_files import cache_folder
-
-        with suppress(OSError):  # a cache that cannot be written only costs an option
-            cache_folder().mkdir(parents=True, exist_ok=True)
-            write_atomic(cache_folder() / LAST_INDEX, where)
 
 
 def printable(text: str) -> str:

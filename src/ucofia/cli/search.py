@@ -14,13 +14,13 @@ from ucofia.cli.app import app
 from ucofia.cli.console import (
     NO_MATCH,
     exit_code,
-    index_here,
     lines,
     loading,
     print_message,
     show,
     show_json,
 )
+from ucofia.cli.locate import find_index
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -137,7 +137,7 @@ def search(
     text = _joined(words)
     texts = _texts(text, queries, also or without)
     _require_kind(explain)
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 
@@ -148,12 +148,7 @@ def search(
 
     def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
         return newest.search_many(
-            some,
-            top=count,
-            exact=exact,
-            grouped=True,
-            filters=filters,
-            min_confidence=min_confidence,
+            some, top=count, exact=exact, filters=filters, min_confidence=min_confidence
         )
 
     for question in asked[:SAID]:
@@ -193,7 +188,7 @@ def describe(
     Example: ucofia describe beach.mp4
     """
     chosen = None if texts is None else lines(texts)
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 
@@ -233,7 +228,7 @@ def similar(
 
     Example: ucofia similar beach.jpg --top 5
     """
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 

@@ -13,7 +13,8 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import index_here, loading, print_message, show
+from ucofia.cli.console import loading, print_message, show
+from ucofia.cli.locate import find_index
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption
 from ucofia.errors import MissingExtraError, NoIndexError, SettingError
 
@@ -159,7 +160,7 @@ def mcp(index: IndexOption = None, device: DeviceOption = "cpu") -> int:
     from ucofia.index.index import Index
     from ucofia.serve.mcp_server import run
 
-    run(Index.open(index_here(index), device=device))
+    run(Index.open(find_index(index), device=device))
     return 0
 
 
@@ -176,7 +177,7 @@ def _require_serve() -> None:
 def _places(settings: "ServeSettings") -> Sequence[str]:
     """Return where the indexes are; a missing one is an error before torch is imported."""
     try:
-        return [index_here(place) for place in settings.indexes or (None,)]
+        return [find_index(place) for place in settings.indexes or (None,)]
     except NoIndexError:
         if os.path.exists(IN_CONTAINER):
             print_message("no index yet; beside this container: docker compose run --rm index")
