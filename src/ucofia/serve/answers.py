@@ -33,9 +33,12 @@ def filters_of(page: schema.Page) -> Filters:
     )
 
 
-def question_of(page: schema.TextPage) -> TextQuery:
-    """Read the texts of a request."""
-    return TextQuery.of(page.text, page.also, page.without)
+def search_arguments(
+    page: schema.TextPage,
+) -> tuple[TextQuery, Filters, int, int, float | None]:
+    """Read a search request as the arguments of `Engine.search`."""
+    question = TextQuery.of(page.text, page.also, page.without)
+    return question, filters_of(page), page.offset, page.top, page.min_confidence
 
 
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:

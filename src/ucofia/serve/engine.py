@@ -203,7 +203,6 @@ class Engine:
         (hits,) = self.snapshot.search_many(
             [text],
             top=top,
-            exact=True,
             grouped=grouped,
             filters=filters,
             min_confidence=min_confidence,
@@ -217,9 +216,7 @@ class Engine:
         order = np.argsort(-bank.scores.best, kind="stable")
         short = [bank.texts[at] for at in order if len(bank.texts[at].split()) <= EXAMPLE_WORDS]
         texts = short[:EXAMPLES_TRIED]
-        answers = self.snapshot.search_many(
-            texts, top=1, exact=True, grouped=True, filters=Filters()
-        )
+        answers = self.snapshot.search_many(texts, top=1)
         found: dict[str, tuple[str, Hit]] = {}
         for text, hits in zip(texts, answers, strict=True):
             if hits and hits[0].is_match and is_there(hits[0].path):
