@@ -460,16 +460,16 @@ class ModelMismatchError(UCoFiAError):
     ) -> None:
         self.path, self.built_with, self.loaded = path, built_with, loaded
         place = shlex.quote(str(path)) if is_alike else "NEW_FOLDER"
-        way = f"ucofia index FOLDER --index {place} --model {shlex.quote(source)}"
+        command = f"ucofia index FOLDER --index {place} --model {shlex.quote(source)}"
         if is_alike:
-            told = "both encode videos alike. Let the second answer from now on: "
-            told += way if source else "index.use_model(model)"
+            advice = "both encode videos alike. Let the second answer from now on: "
+            advice += command if source else "index.use_model(model)"
         else:
-            told = "their vectors cannot be compared. Use the first model, or make another index: "
-            told += way if source else "Index.create(new_folder, model)"
+            advice = "their vectors cannot be compared. Use the first model, or make another "
+            advice += "index: " + (command if source else "Index.create(new_folder, model)")
         super().__init__(
             f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
-            f"{told}"
+            f"{advice}"
         )
 
 

@@ -33,7 +33,7 @@ def release_weights() -> int:
                 released += resident
     except (OSError, AttributeError):  # no such file, no such function: not Linux
         return released
-    logger.info("gave back %d MB of weights that no question needed", released // 10**6)
+    logger.info("released %d MB of mapped weights", released // 10**6)
     return released
 
 

@@ -18,7 +18,7 @@ LOW_DISK_BYTES = 2 << 30
 def doctor(json: JsonOption = False) -> int:
     """Try every part that is needed here. Ends with code 1 if something is wrong."""
     checks: dict[str, Callable[[], str]] = {
-        "python": lambda: platform.python_version(),
+        "python": platform.python_version,
         "torch": _torch,
         "decoder": _decoder,
         "index store": _store,

@@ -30,7 +30,7 @@ from ucofia.cli.options import (
     LockTimeoutOption,
     TopOption,
 )
-from ucofia.cli.search import answer
+from ucofia.cli.search import distinct_answers
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
     DamagedIndexError,
@@ -329,7 +329,7 @@ def export(
     text: Annotated[str | None, typer.Option(help="Write clips of what this text finds.")] = None,
     top: TopOption = 5,
     seconds: Annotated[float, typer.Option(help="Length of a clip, at most 60.")] = 6.0,
-    complete: Annotated[
+    show_all: Annotated[
         bool, typer.Option("--all", help="Also clips of what is called no match.", metavar="")
     ] = False,
     device: DeviceOption = "cpu",
@@ -359,10 +359,10 @@ def export(
     def ask(texts: Sequence[str], count: int) -> "list[list[Hit]]":
         return newest.search_many(texts, top=count)
 
-    (found,) = answer(newest, [text], top, ask)
+    (found,) = distinct_answers(newest, [text], top, ask)
     hits = [one.hit for one in found]
     code = exit_code(hits, is_empty=not len(opened))
-    kept = [hit for hit in hits if complete or hit.is_match is not False]
+    kept = [hit for hit in hits if show_all or hit.is_match is not False]
     if len(kept) < len(hits):
         left = len(hits) - len(kept)
         videos = "1 video" if left == 1 else f"{left} videos"

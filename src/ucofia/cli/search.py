@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_DAY = datetime(1971, 1, 1)
-NAMED = 3  # of videos that are nearly the same
-SAID = 10  # texts of --queries; how more of them are read, and hints about them, are not printed
-FEWEST = 3  # hits that are printed, however unlikely
+SIMILAR_NAMED = 3  # near duplicates of a hit that are listed by name
+QUERIES_ECHOED = 10  # texts of --queries whose reading and hints are printed
+ALWAYS_LISTED = 3  # first hits, which are listed even if they are called no match
 ONLY_AN_ORDER = "best first; this is only an order, the first need not fit"
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
@@ -118,7 +118,7 @@ def search(
     top: TopOption = 10,
     exact: ExactOption = True,
     min_confidence: MinConfidenceOption = None,
-    complete: AllOption = False,
+    show_all: AllOption = False,
     explain: ExplainOption = None,
     queries: QueriesOption = None,
     under: UnderOption = None,
@@ -151,13 +151,13 @@ def search(
             some, top=count, exact=exact, filters=filters, min_confidence=min_confidence
         )
 
-    for question in asked[:SAID]:
+    for question in asked[:QUERIES_ECHOED]:
         if not question.is_plain:
             print_message(f"looking for: {question}")
-    answers = answer(newest, asked, top, ask)
+    answers = distinct_answers(newest, asked, top, ask)
     code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
-    _print(texts if queries else None, answers, json=json, complete=complete)
-    for question in asked[:SAID]:
+    _print(texts if queries else None, answers, json=json, show_all=show_all)
+    for question in asked[:QUERIES_ECHOED]:
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
     if explain is not None:
@@ -165,7 +165,7 @@ def search(
         worth = _hits if json else _worth_explaining
         _explain([hit for found in answers for hit in worth(found)], explain)
     if not exact:
-        _say_recall(newest.fast_recall())
+        _print_recall(newest.fast_recall())
     return code
 
 
@@ -238,14 +238,14 @@ def similar(
     def ask(some: "Sequence[str]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
-    answers = answer(newest, [example], top, ask)
-    _print(None, answers, json=json, complete=True)
+    answers = distinct_answers(newest, [example], top, ask)
+    _print(None, answers, json=json, show_all=True)
     if answers[0] and not json:
         print_message(ONLY_AN_ORDER)
     return 0 if answers[0] else NO_MATCH
 
 
-def answer(
+def distinct_answers(
     newest: "Snapshot",
     asked: "Sequence[T]",
     top: int,
@@ -281,7 +281,7 @@ def _print(
     answers: "list[list[DistinctHit]]",
     *,
     json: bool,
-    complete: bool,
+    show_all: bool,
 ) -> None:
     """Print the hits of one text, or of several with the texts."""
     if json:
@@ -295,7 +295,7 @@ def _print(
     for number, found in enumerate(answers):
         if texts is not None:
             show(f"# {texts[number]}")
-        print_hits(found, complete=complete)
+        print_hits(found, show_all=show_all)
 
 
 def _written(one: "DistinctHit") -> dict[str, object]:
@@ -319,12 +319,12 @@ def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
 
 
-def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
+def print_hits(found: "list[DistinctHit]", *, show_all: bool) -> None:
     """Print hits as a table, confidence in words; scores are in --json.
 
     Args:
         found: the hits, matches first.
-        complete: also those that are called no match, beyond the first few.
+        show_all: also those that are called no match, beyond the first few.
     """
     from ucofia.index.calibration.confidence import match_word
 
@@ -333,7 +333,7 @@ def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
     for number, one in enumerate(found, 1):
         hit = one.hit
         word = match_word(hit.confidence, hit.is_match)
-        if word == "no match" and number > FEWEST and not complete:
+        if word == "no match" and number > ALWAYS_LISTED and not show_all:
             left_out += 1
             continue
         if number > matches and not is_headed:
@@ -353,8 +353,8 @@ def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
 
 
 def _names(found: "Sequence[DistinctHit]") -> str:
-    names = [Path(one.info.path).name for one in found[:NAMED]]
-    return ", ".join([*names, "…"] if len(found) > NAMED else names)
+    names = [Path(one.info.path).name for one in found[:SIMILAR_NAMED]]
+    return ", ".join([*names, "…"] if len(found) > SIMILAR_NAMED else names)
 
 
 def filters_from_options(
@@ -411,7 +411,7 @@ def _require_kind(path: Path | None) -> None:
         raise typer.BadParameter(f"{path} must end in one of {kinds}", param_hint="--explain")
 
 
-def _say_recall(recall: "Recall | None") -> None:
+def _print_recall(recall: "Recall | None") -> None:
     if recall is None:
         print_message("how much --fast finds is not known: this index has no bank to ask")
     elif not recall.texts:

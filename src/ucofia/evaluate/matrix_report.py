@@ -158,16 +158,16 @@ def variants(
         apart = scores if settings.every_level and len(scores) > 1 else {}
         alone = [Variant(f"none, {level} level", matrix) for level, matrix in apart.items()]
         return [*alone, Variant(name, total)]
-    turn = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
+    as_rows = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
     if name == "dual-softmax":
-        product = dual_softmax(turn(total), temperature=temperature)
-        return [Variant(name, turn(product), "test queries")]
+        product = dual_softmax(as_rows(total), temperature=temperature)
+        return [Variant(name, as_rows(product), "test queries")]
     bank: BankOrigin = "given" if given else "test queries"
-    levels = {level: turn(matrix) for level, matrix in (given or scores).items()}
-    bank_total = turn(mean_level(given or scores, settings.weights))
+    levels = {level: as_rows(matrix) for level, matrix in (given or scores).items()}
+    bank_total = as_rows(mean_level(given or scores, settings.weights))
     if name == "querybank":
-        mixed = querybank(turn(total), bank_total, temperature=temperature)
-        return [Variant(name, turn(mixed), bank)]
+        mixed = querybank(as_rows(total), bank_total, temperature=temperature)
+        return [Variant(name, as_rows(mixed), bank)]
     if name == "inverted-softmax":
         bias = inverted_softmax_bias(bank_total, temperature=temperature)
         return [Variant(name, total, bank, bias)]
@@ -286,13 +286,13 @@ def _warnings(lines: Sequence[ReportLine]) -> list[str]:
             continue
         queries = "texts" if line.direction == "t2v" else "videos"
         option = "--bank" if line.direction == "t2v" else "--bank-v2t"
-        way_out = (
+        advice = (
             "No bank can stand in for them."
             if line.name == "dual-softmax"
             else f"Give training queries with {option} for a result one query could have."
         )
         found.append(
             f"{DIRECTIONS[line.direction]}, {line.name}: normalised with all test {queries} at "
-            f"once. {way_out}"
+            f"once. {advice}"
         )
     return found
