@@ -101,17 +101,11 @@ def add(
     """Bring an index up to date with some files and folders.
 
     Files that broke a limit or the decoder get another chance, unless `retry` is False; files
-    whose bytes are no video only when they have changed.
+    whose bytes are no video only when they have changed. See `Index.add` for the arguments.
     """
     watch = Stopwatch()
-    found: list[FoundFile] = []
     unreadable: list[OSError] = []
-    for file in discover.find(paths, unreadable=unreadable.append):
-        if progress is not None and len(found) % PROGRESS_FILES == 0:
-            progress("looking for videos", len(found), None)
-        found.append(file)
-    if progress is not None and found:
-        progress("looking for videos", len(found), len(found))
+    found = _found_files(paths, unreadable, progress)
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
     run.report.warnings += map(discover.unreadable_folder, unreadable)
@@ -123,21 +117,39 @@ def add(
             run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
-    places = [absolute_path(path) for path in paths]
+    _forget_gone(store, run, [absolute_path(path) for path in paths], prune)
+    run.report.seconds, run.report.spent = watch.total, watch.seconds
+    return run.report
+
+
+def _found_files(
+    paths: Sequence[Path | str], unreadable: list[OSError], progress: Progress | None
+) -> list[FoundFile]:
+    """List the files to look at; folders that cannot be read are added to `unreadable`."""
+    found: list[FoundFile] = []
+    for file in discover.find(paths, unreadable=unreadable.append):
+        if progress is not None and len(found) % PROGRESS_FILES == 0:
+            progress("looking for videos", len(found), None)
+        found.append(file)
+    if progress is not None and found:
+        progress("looking for videos", len(found), len(found))
+    return found
+
+
+def _forget_gone(store: Store, run: "_Run", places: Sequence[str], prune: bool | None) -> None:
+    """Remove files below some places that are no longer on disk, and report those that stay."""
 
     def is_gone(path: str) -> bool:
         return is_below(path, places) and not os.path.lexists(path)
 
     failed = {failure.path for failure in run.report.failed}
-    failures.forget(store, filter(is_gone, run.bad.keys() - failed))
+    failures.forget(store, filter(is_gone, run.failed_before.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
     forgotten = [path for path in gone if prune or (prune is None and is_deleted(path))]
     if forgotten:
         store.remove(forgotten)
     run.report.removed = len(forgotten)
     run.report.missing = sorted(set(gone) - set(forgotten))
-    run.report.seconds, run.report.spent = watch.total, watch.seconds
-    return run.report
 
 
 class _Run:
@@ -157,7 +169,7 @@ class _Run:
         self.report = AddReport()
         self.known = store.files()
         self.total = len(found)
-        self.bad = failures.known_failures(store)
+        self.failed_before = failures.known_failures(store)
         self._retry = retry
         self._paths_by_hash: dict[str, dict[str, None]] = {}  # in order
         self._gone: dict[str, deque[str]] = {}  # names of a content that are not there any more
@@ -340,7 +352,7 @@ class _Run:
             for path in self._replaced:
                 self._stored.pop(path, None)
             self._stored |= {row.file.path: row.file.content_hash for row in self._rows}
-            healed = {row.file.path for row in self._rows} & self.bad.keys()
+            healed = {row.file.path for row in self._rows} & self.failed_before.keys()
             failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
         if self._failures:
@@ -371,17 +383,17 @@ class _Run:
         return (identity.size_bytes, identity.mtime_ns) == (file.size_bytes, file.mtime_ns)
 
     def _known_failure(self, file: FoundFile) -> KnownFailure | None:
-        bad = self.bad.get(file.path)
-        return bad if bad and bad.still_holds(file, retry=self._retry) else None
+        failure = self.failed_before.get(file.path)
+        return failure if failure and failure.still_holds(file, retry=self._retry) else None
 
     def _unknown(self, file: FoundFile, digest: "Future[str] | None") -> FileIdentity | None:
         """Return the identity of a file that must be decoded; None when it need not be."""
         if digest is None:
-            bad = self._known_failure(file)
-            if self._is_unchanged(file) or bad is None:
+            failure = self._known_failure(file)
+            if self._is_unchanged(file) or failure is None:
                 self.report.unchanged += 1
             else:
-                self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
+                self.report.failed.append(Failure(file.path, failure.reason, is_known=True))
             return None
         try:
             identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest.result())
@@ -462,7 +474,7 @@ class _Run:
 
     def _note(self, failure: KnownFailure) -> None:
         self.report.failed.append(Failure(failure.path, failure.reason))
-        if failure != self.bad.get(failure.path):
+        if failure != self.failed_before.get(failure.path):
             self._failures[failure.path] = failure
 
     def _report_progress(self) -> None:

@@ -105,8 +105,9 @@ class Job:
 
     def make(self, named: Named) -> None:
         """Train one row with one seed, evaluate it and write the result."""
-        training, seed = self.setup.trainings[named[0]], named[1]
-        out, setup = self.folder(training, seed), self.setup
+        name, seed = named
+        setup, training = self.setup, self.setup.trainings[name]
+        out = self.folder(training, seed)
         result = train(
             setup.model(training, seed),
             setup.data,
@@ -130,12 +131,9 @@ class Job:
             progress=self.progress,
         )
         document = {
-            "training": training.name,
+            "training": name,
             "seed": seed,
-            "notes": list(setup.data.dataset.notes),
-            "test": _values(found),
-            **setup.measured(found),
-            "retrieved": _retrieved(found),
+            **_measured(setup, found),
             "chosen_by": {k: result["chosen_by"][k] for k in ("split", "metric", "epoch", "t2v")},
             "parameters": result["parameters"],
             "train_seconds": result["seconds"],
@@ -147,9 +145,19 @@ class Job:
         }
         self.results.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
-        write_atomic(self.file(training.name, seed), "{\n" + lines + "\n}\n")
-        with suppress(OSError):  # only needed to go on, and there is nothing left to do
+        write_atomic(self.file(name, seed), "{\n" + lines + "\n}\n")
+        with suppress(OSError):  # only needed to resume, and this training has ended
             shutil.rmtree(out / "checkpoints")
+
+
+def _measured(setup: Setup, found: Evaluation) -> dict[str, Any]:
+    """Return the figures of the test, as JSON values."""
+    return {
+        "notes": list(setup.data.dataset.notes),
+        "test": _values(found),
+        **setup.measured(found),
+        "retrieved": _retrieved(found),
+    }
 
 
 def recipe_of(setup: Setup, training: Training) -> dict[str, Any]:
