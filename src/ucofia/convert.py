@@ -198,7 +198,7 @@ def load_strictly(
     """Load a state dict; what is missing, unexpected or misshapen is one error that lists all.
 
     `mapped` takes the tensors themselves, which may still lie in their file, instead of copies:
-    only for tensors that nobody else holds.
+    only for tensors that are not used elsewhere.
     """
     wanted = model.state_dict()
     missing = sorted(wanted.keys() - state.keys())

@@ -10,7 +10,7 @@ class UCoFiAError(Exception):
     """The root of all errors that this package raises on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes with text and fields, whatever arguments made the error."""
+        """Pickle by text and fields, because subclasses take other arguments than their text."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -222,7 +222,7 @@ class WrongFileError(UCoFiAError):
 
 
 class DownloadError(UCoFiAError):
-    """A package could not be had from the registry."""
+    """A package could not be downloaded from the registry."""
 
     def __init__(self, package: str, problem: str) -> None:
         self.package = package
@@ -233,7 +233,7 @@ class DownloadError(UCoFiAError):
 
 
 class HubError(UCoFiAError):
-    """Weights could not be had from a hub or folder, or not be sent there."""
+    """Weights could not be loaded from a hub or folder, or not be pushed there."""
 
     def __init__(self, name: str, problem: str, *, done: str = "loaded") -> None:
         self.name = name
@@ -301,7 +301,7 @@ class VideoLimitError(VideoError):
 
 
 class NotFiniteVideoError(VideoError):
-    """A video for which the model gives no numbers."""
+    """A video for which the model gives only NaN or infinity."""
 
 
 class DecoderDiedError(VideoError):
@@ -346,7 +346,7 @@ class UndecodedVideosError(UCoFiAError):
 
 
 class NoIndexError(UCoFiAError):
-    """There is no index where one was looked for; `None` is wherever one could be."""
+    """There is no index at a path; None stands for all places where one is looked for."""
 
     def __init__(self, path: object) -> None:
         self.path = path
@@ -399,7 +399,7 @@ class DamagedIndexError(UCoFiAError):
 
 
 class UnreachableIndexError(UCoFiAError):
-    """A disk or an object store that does not answer, or not to us."""
+    """A disk or an object store that does not answer, or denies access."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -485,7 +485,7 @@ class NotInIndexError(UCoFiAError):
 
 
 class VersionGoneError(UCoFiAError):
-    """What a hit was found in has been removed, and the index compacted since."""
+    """The video of a hit was removed, and the index compacted since."""
 
     def __init__(self, path: object, video: str) -> None:
         self.path, self.video = path, video
@@ -511,7 +511,7 @@ class NotExplainableError(UCoFiAError):
 
 
 class UnfinishedRunError(UCoFiAError):
-    """A training has not got as far as a model."""
+    """A run folder without a model: no epoch has been validated yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -29,9 +29,7 @@ SCORED_SEGMENTS = 1000  # that a query is scored against
 TEXT = "a man in a red jacket rides a bicycle down a hill"
 PIXELS = (360, 640)
 SECONDS = 30  # of a clip that is decoded: one window of a long video
-RATE, HOLD = 25, 5  # frames a second, and how many of them show the same
-
-
+RATE, HOLD = 25, 5  # frames per second, and how many in a row are equal
 CLIPS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking head, still camera"}
 
 

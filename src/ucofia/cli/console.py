@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NO_MATCH = 3
 CLEAR_LINE = "\r\x1b[K"
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
-PACE_STEPS = 30  # of which the time left is estimated: what was skipped at first says nothing
+PACE_STEPS = 30  # last reports, from which the time left is estimated
 
 # C0 and C1 controls, surrogates, line separators, and formats that reorder or hide text; not
 # U+200C and U+200D, which several scripts and emoji need.
@@ -84,7 +84,7 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def loading(what: str = "loading the model") -> Iterator[None]:
-    """Show on a terminal what is waited for, until it is there; libraries take seconds to load."""
+    """Show a message on a terminal while something loads; imports alone take seconds."""
     if not sys.stderr.isatty():
         yield
         return
@@ -99,7 +99,14 @@ def loading(what: str = "loading the model") -> Iterator[None]:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Progress | None]":
-    """Draw a bar per stage, with the time left; a line now and then without a terminal."""
+    """Yield a progress callback that draws one bar per stage, with the time left.
+
+    Without a terminal it prints a line every few seconds.
+
+    Args:
+        quiet: yield None, so that nothing is shown.
+        in_bytes: whether counts are bytes, which are written as MB.
+    """
     if quiet:
         yield None
         return

@@ -375,7 +375,12 @@ def export(
 def _opened(
     where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
 ) -> "tuple[Index, bool]":
-    """Open an index, or make a new one (True); of folders without videos, none is made."""
+    """Open an index, or make a new one; the second value tells whether it is new.
+
+    Raises:
+        NoVideosError: there is nothing to index in the folders `of`, unless that is None.
+        SettingError: `segment` is another one than the index was made with.
+    """
     with loading():
         from ucofia.errors import IndexExistsError
         from ucofia.index.discover import find

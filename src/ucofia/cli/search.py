@@ -86,7 +86,10 @@ QueriesOption = Annotated[
 
 
 class _OneTextEach(TyperCommand):
-    """Takes no words behind the text of --and or --not: they may belong to it, or to TEXT."""
+    """A command that refuses words behind the text of --and or --not.
+
+    They could belong to that text or to TEXT.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse them before the options are taken out of the words."""

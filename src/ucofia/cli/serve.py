@@ -281,7 +281,7 @@ def _listening(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen()  # who reads the address may ask at once, and waits until we answer
+        listening.listen()  # requests queue from the moment the address is shown
     except (OSError, ValueError, TypeError, OverflowError) as error:  # odd names and ports
         listening.close()
         reason = error.strerror if isinstance(error, OSError) else error

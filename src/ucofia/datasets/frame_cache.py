@@ -5,9 +5,9 @@ row of compressed pictures, and the `shard-*.jsonl` beside it says which bytes a
 which video. A shard exists once its `.jsonl` does, and of two shards with the same video the later
 name counts. A video is one read of contiguous bytes.
 
-A shard appears whole, so a killed run leaves a cache that is right and only smaller; the next run
-does the rest, and whatever has changed on disk since. Videos that give no frames are listed in
-`failed.jsonl` with the reason, and are tried again by the next run. They never become zeros.
+A shard appears whole, so a killed run leaves a valid, smaller cache; the next run does the rest,
+and whatever has changed on disk since. Videos that give no frames are listed in `failed.jsonl`
+with the reason, and are tried again by the next run. They never become zeros.
 
 Pictures are lossless WebP, or JPEG when a `quality` is asked for: `bench/cache.py` has the sizes
 and speeds that decided it.
@@ -279,8 +279,8 @@ class ShardWriter:
         """Write what there is as one shard."""
         if not self.rows:
             return
-        # By time, because the later of two shards counts; and a name nobody else has, because two
-        # runs may fill one cache.
+        # By time, because the later of two shards counts; and unique, because two runs may fill
+        # one cache.
         name = f"shard-{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
         write_atomic(self.folder / f"{name}.bin", b"".join(self.parts))
         index = "".join(json.dumps(row) + "\n" for row in self.rows)

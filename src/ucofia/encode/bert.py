@@ -1,7 +1,7 @@
 """A BERT encoder in plain torch, so that a search needs no model library.
 
-Parts have the names of transformers' `BertModel`, whose weights load as they are; the pooler that
-nobody asks is left out. Tests compare it with the library's own output.
+Parts have the names of transformers' `BertModel`, whose weights load as they are; the unused
+pooler is left out. Tests compare it with the library's own output.
 """
 
 from dataclasses import dataclass

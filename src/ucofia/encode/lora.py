@@ -1,4 +1,4 @@
-"""Low-rank adaptation (LoRA): towers stay as they are, two small matrices beside a layer learn.
+"""Low-rank adaptation (LoRA): the towers are frozen, two small matrices beside each layer learn.
 
 `peft` puts the matrices beside the linear layers of the attention and the MLP of every block. The
 scale is one, so that what a layer learned is the product B A and nothing else: a checkpoint may
@@ -56,13 +56,13 @@ def inject(
     if not names:
         raise SettingError("lora", rank, "no tower that is trained has blocks of linear layers")
     adapter = Adapter(rank, base, tower_fingerprint(backbone))
-    # In a box: peft would take a backbone with a transformers config for one of its models.
-    box = nn.ModuleDict({"towers": backbone})
+    # Wrapped: peft would treat a backbone with a transformers config as one of its own models.
+    wrapped = nn.ModuleDict({"towers": backbone})
     targets = [f"towers.{name}" for name in names]
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, box)
+        inject_adapter_in_model(config, wrapped)
     fresh = backbone.fresh
     assert isinstance(fresh, tuple)
     for name, parameter in backbone.named_parameters():

@@ -55,7 +55,7 @@ class MatrixSettings:
     at: Sequence[int] = (1, 5, 10)
     weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
     every_level: bool = True  # without normalisation, also each level alone
-    stepper: Stepper = stepper  # who sweeps over a bank: this process, or a cluster
+    stepper: Stepper = stepper  # sweeps over a bank: in this process, or on a cluster
 
 
 @dataclass(frozen=True)

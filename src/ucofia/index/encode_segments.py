@@ -20,9 +20,9 @@ from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Clip
 
-# Frames of a segment show the same where no square of so many pixels a side differs by more than
-# so many of 255 levels, on average over its pixels and colours. docs/experiments.md has what that
-# changes on real clips.
+# Two frames of a segment are duplicates if in no square of this side their mean absolute
+# difference exceeds this many of 255 levels. docs/experiments.md has what that changes on real
+# clips.
 SQUARE_PIXELS = 16
 SAME_LEVELS = 16.0
 THUMBNAIL_SIZE = 96

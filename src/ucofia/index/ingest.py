@@ -331,10 +331,10 @@ class _Run:
         self._queue.append(FoundFile(identity.path, identity.size_bytes, identity.mtime_ns))
 
     def _unless_changed(self, opened: _OpenFile) -> list[SegmentRow]:
-        """Give the rows of a file that changed while it was read a digest of no content.
+        """Give the rows of a file that changed while it was read a random content hash.
 
-        Nobody knows whether they are of what was hashed, so no copy of that may get them. The
-        next run looks at the file again, as its size or time is another.
+        They may not be of the content that was hashed, so they must not be copied to other files
+        of it. The next run indexes the file again, as its size or time is another.
         """
         file = opened.identity
         if not discover.has_changed(FoundFile(file.path, file.size_bytes, file.mtime_ns)):

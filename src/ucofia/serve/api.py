@@ -257,7 +257,7 @@ class Api:
         return reply
 
     async def _clips(self, request: Request) -> list[Clip]:
-        """Take the body as a picture or video, and decode it in a process that may die."""
+        """Receive the body as a picture or video, and decode it in a worker process."""
         kind = uploads.content_type(request)
         uploads.require_type(kind)
         model = self.engine.index.model  # all that an index may have take the same crops

@@ -73,7 +73,7 @@ class SecurityMiddleware:
             body = self._checked(scope, receive)
         except RefusedError as error:
             answer = problems.of_error(error)
-            if error.code == "wrong_body":  # nobody knows where it ends
+            if error.code == "wrong_body":  # its end is unknown
                 answer.headers["Connection"] = "close"
             await answer(scope, receive, safely)
             return
@@ -118,7 +118,7 @@ class SecurityMiddleware:
         try:
             await self._app(scope, body, unless_refused)
         except ClientDisconnect:
-            if not is_started:  # nobody reads this, but it is counted
+            if not is_started:  # the client is gone, but refusals are counted
                 gone = RefusedError("wrong_body", "the body broke off")
                 await problems.of_error(gone)(scope, body, send)
         except Exception as error:
@@ -137,7 +137,7 @@ class _Body:
         self.refusal: RefusedError | None = None
 
     async def __call__(self) -> Message:
-        if self._is_read:  # what comes now is the end of the connection, and that may take long
+        if self._is_read:  # only the disconnect follows, which may take long
             return await self._receive()
         try:
             wait = max(0.0, self._deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """Thumbnails: the sharpest frame near a moment, in the video's own aspect ratio.
 
-Decoded on demand in processes that may die, a few at a time, and kept: in memory, and on disk up
-to a size. Where a file cannot be decoded the caller shows the small pictures of the index.
+Decoded on demand in worker processes, a few at a time, and kept: in memory, and on disk up to a
+size. Where a file cannot be decoded the caller shows the small pictures of the index.
 """
 
 import contextlib

@@ -74,7 +74,8 @@ def sinkhorn_knopp(
     Stops after `iterations`, or before when the residual is within `tolerance`. `start` says where
     from: the paper's Algorithm 1 begins with the queries, the authors' code with the candidates;
     both end at the same point. A copy of the bank is kept when it fits `memory_bytes`; otherwise
-    the bank is read once per iteration and twice more. `stepper` says who sweeps.
+    the bank is read once per iteration and twice more. `stepper` makes the function that sweeps
+    over the bank, in this process or on a cluster.
     """
     _require_settings(iterations, temperature)
     blocks = blocks_of(bank)

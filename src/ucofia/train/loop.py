@@ -5,7 +5,7 @@ the same weights as one that was never stopped. Each epoch ends with a validatio
 directions; the best model by text-to-video R@1 on that split (then by mean rank) is kept, and
 only it is tested, once, at the end.
 
-It draws nothing and decides nothing about data; `progress` and `stop` belong to the caller.
+It plots nothing and decides nothing about data; `progress` and `stop` belong to the caller.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A hostile or broken file can make a decoder hang, crash or eat memory. So files are decoded by
 worker processes under limits; one that breaks a limit is killed and replaced, and its file is
-reported with the reason. Nothing ever stands in for frames that could not be had.
+reported with the reason. Frames that cannot be decoded are never replaced by others.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""The process that decodes: requests come in, crops go out, and its death costs one file.
+"""The worker process that decodes videos into crops; when it crashes, one file is lost.
 
-Started by `decode_pool`. A line of JSON with the limits comes
-first, then one line per request; the answer is a line of JSON and the bytes of the crops. No
-pickles: a crafted file that takes over the decoder must not reach the parent.
-Imports no torch, so that it starts quickly.
+Started by `decode_pool`. It reads a line of JSON with the limits, then one line per request; it
+answers with a line of JSON and the bytes of the crops. No pickles: a crafted file that takes over
+the decoder must not reach the parent. Imports no torch, so that it starts quickly.
 """
 
 import contextlib

@@ -110,8 +110,6 @@ class ShapesSetup:
         """Return how often a text scores its video above the one that differs in one fact, in %.
 
         A tie counts half.
-
-        Who cannot tell the two apart gets half the point.
         """
         total = mean_level(found.scores, found.weights)
         shares = {}

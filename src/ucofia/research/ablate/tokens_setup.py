@@ -78,8 +78,6 @@ class TokensSetup:
         """Return the recipe of the data set; the tower that gave the tokens is frozen.
 
         A rate of the temporal encoder is left out for models without one, as some peers are.
-
-        A rate of the temporal encoder is for the models that have one: not every peer has.
         """
         rates = self.recipe.part_rates
         if not self.config(training).temporal_layers:
