@@ -23,7 +23,7 @@ from ucofia.errors import CheckpointError
 from ucofia.types import PixelSpec, TextBatch
 
 
-class ClipBackbone(nn.Module):
+class ClipBackbone(tokenizer.ClipTokenized, nn.Module):
     """The two towers of a CLIP with their projections."""
 
     is_framewise = True
@@ -73,20 +73,6 @@ class ClipBackbone(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the towers without weights."""
         return {"family": "clip", "config": self.config.to_diff_dict()}
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights: none, the vocabulary ships."""
-        return {}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return tokenizer.words(text, length=length)
 
     def encode_words(
         self, batch: TextBatch

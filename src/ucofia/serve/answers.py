@@ -44,14 +44,7 @@ def search_arguments(
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
     """Build the response of a description: texts, matches first."""
     hits = [
-        schema.TextHitOut(
-            text=hit.text,
-            score=hit.score,
-            levels=hit.levels,
-            confidence=hit.confidence,
-            is_match=hit.is_match,
-            match=match_word(hit.confidence, hit.is_match),
-        )
+        schema.TextHitOut(**vars(hit), match=match_word(hit.confidence, hit.is_match))
         for hit in matches_first(texts)
     ]
     return schema.DescribeAnswer(texts=hits, seconds=round(seconds, 4))
@@ -66,16 +59,7 @@ def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.
         low=line.low,
         high=line.high,
         segments=[
-            schema.Stretch(
-                segment=hit.segment,
-                start_second=hit.start_second,
-                end_second=hit.end_second,
-                best_second=hit.best_second,
-                score=hit.score,
-                confidence=hit.confidence,
-                is_match=hit.is_match,
-                match=match_word(hit.confidence, hit.is_match),
-            )
+            schema.Stretch(**vars(hit), match=match_word(hit.confidence, hit.is_match))
             for hit in sorted(line.segments, key=lambda hit: hit.start_second)
         ],
     )

@@ -35,6 +35,7 @@ SHORT_SIDE: dict[Size, int] = {"small": 270, "large": 540}
 QUALITY = 82
 AROUND_SECONDS = (0.0, -0.16, 0.16, -0.36, 0.36)  # where a sharper frame is looked for
 NEARER_IS_BETTER = 0.15  # of its sharpness a frame loses at the edge of what is looked at
+WORKERS = 2
 WAITING = 200
 RETRY_SECONDS = 2
 IDLE_SECONDS = 20.0  # after which the processes end
@@ -53,9 +54,7 @@ class _Task:
 class Thumbnails:
     """Makes pictures of moments, and remembers them."""
 
-    def __init__(
-        self, files: Files, folder: Path | None, *, disk_bytes: int, workers: int = 2
-    ) -> None:
+    def __init__(self, files: Files, folder: Path | None, *, disk_bytes: int) -> None:
         self._files = files
         self._disk = _Disk(folder, disk_bytes) if folder else None
         self._memory: OrderedDict[str, bytes] = OrderedDict()
@@ -64,7 +63,6 @@ class Thumbnails:
         self._lock = threading.Lock()
         self._pending: dict[str, Future[bytes | None]] = {}
         self._threads: list[threading.Thread] = []
-        self._most = workers
         self._is_closed = False
 
     def picture(
@@ -85,7 +83,7 @@ class Thumbnails:
             task.result.add_done_callback(lambda done: self._keep(key, done))
             self._tasks.put(task)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            if len(self._threads) < min(self._most, len(self._pending)):
+            if len(self._threads) < min(WORKERS, len(self._pending)):
                 thread = threading.Thread(target=self._work, name="thumbnails", daemon=True)
                 self._threads.append(thread)
                 thread.start()
