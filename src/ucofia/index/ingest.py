@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
+from ucofia.index.contents import Contents
 from ucofia.index.discover import FoundFile, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
@@ -171,13 +172,7 @@ class _Run:
         self.total = len(found)
         self.failed_before = failures.known_failures(store)
         self._retry = retry
-        self._paths_by_hash: dict[str, dict[str, None]] = {}  # in order
-        self._gone: dict[str, deque[str]] = {}  # names of a content that are not there any more
-        self._rows_of_hash: dict[str, int] = {}
-        for path, known in self.known.items():
-            self._paths_by_hash.setdefault(known.identity.content_hash, {})[path] = None
-            self._rows_of_hash[known.identity.content_hash] = known.segments
-        self._stored = {path: file.identity.content_hash for path, file in self.known.items()}
+        self._contents = Contents(self.known)
         self._queue = deque(found)
         self._hashing = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._hashed: deque[tuple[FoundFile, Future[str] | None]] = deque()
@@ -311,8 +306,7 @@ class _Run:
         digest = first.content_hash
         waiting = self._waiting.pop(digest, [])
         if rows and rows[0].file == first:
-            self._paths_by_hash.setdefault(digest, {})[first.path] = None
-            self._rows_of_hash[digest] = len(rows)
+            self._contents.add(first.path, digest, len(rows))
             for identity in waiting:
                 self._done += 1
                 self._copy_later(identity)
@@ -322,7 +316,7 @@ class _Run:
 
     def _copy_later(self, identity: FileIdentity) -> None:
         self._copies.append(identity)
-        self._copied_rows += self._rows_of_hash[identity.content_hash]
+        self._copied_rows += self._contents.rows(identity.content_hash)
         if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
             self.commit()
 
@@ -349,9 +343,8 @@ class _Run:
         if self._rows:
             with self._watch.stage("commit"):
                 self.store.put(self._rows, replacing=self._replaced)
-            for path in self._replaced:
-                self._stored.pop(path, None)
-            self._stored |= {row.file.path: row.file.content_hash for row in self._rows}
+            self._contents.note_removed(self._replaced)
+            self._contents.note_stored(row.file for row in self._rows)
             healed = {row.file.path for row in self._rows} & self.failed_before.keys()
             failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
@@ -361,8 +354,7 @@ class _Run:
             broken = [path for path in self._failures if path in self.known]
             if broken:
                 self.store.remove(broken)
-            for path in broken:
-                self._stored.pop(path, None)
+                self._contents.note_removed(broken)
             failures.remember(self.store, self._failures.values())
             self._failures = {}
         self._committed_at = time.monotonic()
@@ -406,8 +398,7 @@ class _Run:
             trouble = UnreadableVideoError(shown, reason)
             self._note(KnownFailure.of(replace(file, path=shown), trouble))
             return None
-        names = self._paths_by_hash.get(identity.content_hash)
-        if not names or file.path in self._must_decode:
+        if identity.content_hash not in self._contents or file.path in self._must_decode:
             return identity
         self._copy_later(identity)
         return None
@@ -432,10 +423,7 @@ class _Run:
         for row in self._rows:
             found.setdefault(row.file.content_hash, []).append(row)
         found = {digest: _of_one_file(found[digest]) for digest in digests & found.keys()}
-        sources = {
-            digest: next((n for n in self._paths_by_hash[digest] if self._holds(n, digest)), None)
-            for digest in digests - found.keys()
-        }
+        sources = {d: self._contents.stored_file(d) for d in digests - found.keys()}
         stored = self.store.rows_of_files([path for path in sources.values() if path])
         for digest, path in sources.items():
             rows = stored.get(path or "", [])
@@ -443,26 +431,14 @@ class _Run:
                 found[digest] = rows
         return found
 
-    def _holds(self, path: str, digest: str) -> bool:
-        """Return whether the stored rows of a path are known to be of this content."""
-        return self._stored.get(path) == digest
-
     def _count_copy(self, identity: FileIdentity) -> None:
-        # Of several names that which is its own counts most, then one that is gone.
-        digest = identity.content_hash
+        """Count a copied file: as unchanged, moved, changed or added."""
         known = self.known.get(identity.path)
-        if known is not None and known.identity.content_hash == digest:  # touched, not changed
-            self.report.unchanged += 1
-            return
-        names = self._paths_by_hash[digest]
-        if digest not in self._gone:
-            self._gone[digest] = deque(name for name in names if not os.path.lexists(name))
-        if self._gone[digest]:
-            old = self._gone[digest].popleft()
+        if known is not None and known.identity.content_hash == identity.content_hash:
+            self.report.unchanged += 1  # only its time is another
+        elif old := self._contents.move(identity):
             self._replaced.append(old)
             self.known.pop(old, None)
-            del names[old]
-            names[identity.path] = None
             self.report.moved += 1
         else:
             self.report.changed += known is not None
