@@ -206,7 +206,18 @@ def fill_cache(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> CacheReport:
-    """Decode the videos that the cache lacks, or whose files have changed."""
+    """Decode the videos that the cache lacks, or whose files have changed.
+
+    Args:
+        videos: what is to be in the cache; all have a path.
+        folder: of the cache; made where it is missing.
+        settings: how frames are chosen and stored; those of an existing cache.
+        workers: processes that decode, and threads that compress.
+        progress: called with (what, done, total) after every video.
+
+    Raises:
+        SettingError: the cache was made with other settings.
+    """
     cached = _prepared(folder, settings).videos
     wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]
     failed: list[CacheFailure] = []

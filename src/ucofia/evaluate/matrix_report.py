@@ -113,7 +113,21 @@ def score_matrix(
     other: LevelScores | None = None,
     settings: MatrixSettings | None = None,
 ) -> Report:
-    """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
+    """Rank a matrix both ways, raw and normalised, with intervals and paired tests.
+
+    Args:
+        scores: one matrix per level, texts by videos; they are averaged.
+        truth: the column of each text's video; None is the diagonal.
+        banks: for "t2v" the scores of other texts against the same videos, for "v2t" those of the
+            same texts against other videos. Without them a normalisation sees the test queries.
+        other: another system's scores of the same texts and videos, to compare with.
+        settings: which normalisations, temperature, depths of recall.
+
+    Raises:
+        MatrixError: shapes do not fit together.
+        NotFiniteScoreError: a score is NaN.
+        UnknownNameError: there is no such normalisation.
+    """
     settings, banks = settings or MatrixSettings(), banks or {}
     total = mean_level(scores, settings.weights)
     truth = _truth(total.shape, truth)

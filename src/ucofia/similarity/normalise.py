@@ -71,11 +71,25 @@ def sinkhorn_knopp(
 ) -> Solution:
     """Balance a bank, and return the bias that makes its candidates equally likely.
 
-    Stops after `iterations`, or before when the residual is within `tolerance`. `start` says where
-    from: the paper's Algorithm 1 begins with the queries, the authors' code with the candidates;
-    both end at the same point. A copy of the bank is kept when it fits `memory_bytes`; otherwise
-    the bank is read once per iteration and twice more. `stepper` makes the function that sweeps
-    over the bank, in this process or on a cluster.
+    Args:
+        bank: scores of the bank's queries (rows) and the candidates (columns).
+        iterations: at most so many; fewer when the residual is within `tolerance`.
+        temperature: divides the scores.
+        start: the paper's Algorithm 1 begins with the queries, the authors' code with the
+            candidates; both end at the same point.
+        tolerance: the residual at which the bank is balanced.
+        memory_bytes: a copy of the bank is kept if it fits; otherwise the bank is read once per
+            iteration and twice more.
+        stepper: makes the function that sweeps over the bank, in this process or on a cluster.
+        progress: called with (what, done, total) after every iteration.
+
+    Raises:
+        NotFiniteScoreError: a score is NaN or infinite where no bias can balance it.
+
+    Example:
+        >>> bank = np.array([[2.0, 1.0], [2.0, 0.0]])  # the first candidate is a hub
+        >>> (sinkhorn_knopp(bank).candidate_bias @ [-1, 1]).round(1)
+        np.float64(1.5)
     """
     _require_settings(iterations, temperature)
     blocks = blocks_of(bank)

@@ -87,11 +87,23 @@ def decode_many(
     in_flight: int | None = None,
     command: Sequence[str] = VIDEO_WORKER,
 ) -> Iterator[Decoded | Failed]:
-    """Decode files in worker processes and yield one result per request, in their order.
+    """Decode files in worker processes, in the order of the requests.
 
-    A request for `most_segments` at a time gives one result for every part of its file, all from
-    one worker, which reads the file once. At most `in_flight` requests are taken ahead of the
-    results. Closing the iterator, or an interrupt, ends the workers.
+    Closing the iterator, or an interrupt, ends the workers.
+
+    Args:
+        requests: taken one by one, as results are taken.
+        workers: how many processes.
+        limits: what one file may cost; a worker that exceeds one is killed.
+        in_flight: most requests taken ahead of the results; None is two per worker.
+        command: starts a worker that speaks the protocol of `decode_worker`.
+
+    Yields:
+        One result per request. A request for `most_segments` at a time gives one for every part
+        of its file, all from one worker, which reads the file once.
+
+    Raises:
+        DecoderStartError: no worker could be started.
     """
     if workers < 1:
         raise SettingError("workers", workers, "it must be at least 1")

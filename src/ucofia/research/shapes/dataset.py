@@ -124,7 +124,16 @@ def shapes(
     frames: int = 8,
     size: int = 48,
 ) -> Shapes:
-    """Generate the data set; `train`, `val`, `test` count groups of a base and distractors."""
+    """Generate the data set.
+
+    Args:
+        seed: the same seed gives the same pixels and captions.
+        train: groups of a base video and its six distractors in the split; also `val`, `test`.
+        val: see `train`.
+        test: see `train`.
+        frames: of each video; even, and at least 4.
+        size: side of a frame in pixels, at least 32.
+    """
     if frames < 4 or frames % 2:
         raise SettingError("frames", frames, "two motions need an even number, at least 4")
     if size < 32:
