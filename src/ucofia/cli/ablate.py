@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucofia.atomic import write_atomic
-from ucofia.cli import console
 from ucofia.cli.app import app
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import (
     BankLimitOption,
     BatchOption,
@@ -68,7 +68,9 @@ def ablate(
     head_rate: HeadRateOption = None,
     freeze: Annotated[
         list[str] | None,
-        typer.Option(help="A part of the towers that stays; may be repeated. Default: vision."),
+        typer.Option(
+            help="A part of the towers that is not trained; may be repeated. Default: vision."
+        ),
     ] = None,
     rate: RateOption = None,
     captions: CaptionsOption = None,
@@ -105,7 +107,7 @@ def ablate(
         rate=rate,
         captions=captions,
     )
-    with console.progress_bar(quiet=json) as progress:
+    with progress_bar(quiet=json) as progress:
         setup: Setup
         if on_tokens is None:
             from ucofia.research.ablate.shapes_setup import ShapesSetup
@@ -117,17 +119,17 @@ def ablate(
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
             for name, seed, was_done in job.run(names, range(seeds), spread=spread):
-                console.print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
+                print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
     shown = None if dataset == DRAWN else setup
     found = table.read(job.results, shown)
     if json:
-        console.show_json({name: list(runs) for name, runs in found.found.items()})
+        show_json({name: list(runs) for name, runs in found.found.items()})
         return 0
     text = table.page(found, on_tokens=shown is not None)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "ablation.md", text)
-    console.show(*text.split("\n"))
+    show(*text.split("\n"))
     return 0
 
 

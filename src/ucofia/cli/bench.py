@@ -37,7 +37,9 @@ CLIPS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking hea
 def bench(
     model: Annotated[str, typer.Option(help="Name or folder of a model.")] = "starter",
     device: DeviceOption = "cpu",
-    repeats: Annotated[int, typer.Option(help="Of each; the median counts.", min=1)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of each measurement; the median counts.", min=1)
+    ] = 3,
     json: JsonOption = False,
 ) -> int:
     """Measure decoding, encoding and scoring here, and estimate the time for an hour of video.

@@ -35,7 +35,7 @@ QualityOption = Annotated[
 ]
 RuleOption = Annotated[
     Literal["uniform", "authors"],
-    typer.Option(help="Which frames: evenly spread, or as the authors' code."),
+    typer.Option(help="Which frames: evenly spaced, or as in the authors' code."),
 ]
 SplitsOption = Annotated[str, typer.Option(help="Which splits, with commas.")]
 Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
@@ -60,7 +60,7 @@ def check(
     name: DatasetArgument,
     data: DataOption = None,
     decode: Annotated[
-        bool, typer.Option(help="Open every video, not only look for it.", metavar="")
+        bool, typer.Option(help="Also decode a frame of every video.", metavar="")
     ] = True,
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
@@ -127,7 +127,7 @@ def tokens(
     workers: Annotated[int, typer.Option(help="Encoding processes.", min=1)] = 1,
     threads: Annotated[int, typer.Option(help="Torch's threads in each process.", min=1)] = 1,
     niceness: Annotated[
-        int, typer.Option("--nice", help="Give way to other processes: 0 to 19.", min=0, max=19)
+        int, typer.Option("--nice", help="Niceness of the encoding processes.", min=0, max=19)
     ] = 10,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
@@ -172,7 +172,7 @@ def tokens(
 @data.command()
 def shapes(
     out: Annotated[Path, typer.Option(help="Folder for the videos and captions.csv.")],
-    seed: Annotated[int, typer.Option(help="Another seed draws another data set.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data set.")] = 0,
     train: Annotated[int, typer.Option(help="Groups of seven training videos.", min=1)] = 500,
     val: Annotated[int, typer.Option(help="Groups of seven validation videos.", min=1)] = 30,
     test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,

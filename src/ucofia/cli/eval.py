@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ucofia.cli import console
 from ucofia.cli.app import app
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.data import decode_once, frame_cache_folder
 from ucofia.cli.options import (
     BankLimitOption,
@@ -81,7 +81,7 @@ def evaluate(
         workers=workers,
     )
     loaded = checkpoint.load(model, device=device)
-    with console.progress_bar(quiet=json) as progress:
+    with progress_bar(quiet=json) as progress:
         known, frames, options = with_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
@@ -121,11 +121,11 @@ def _report(
     if out is not None:
         report.write(found, result, out)
         figures.save(figures.draw_hubness(found), out / "retrieved")
-        console.print_message(f"written to {out}")
+        print_message(f"written to {out}")
     if json:
-        console.show_json(result)
+        show_json(result)
     else:
-        console.show(*report.page(result).split("\n"))
+        show(*report.page(result).split("\n"))
 
 
 def with_frames(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ucofia.cli import console
 from ucofia.cli.app import app
+from ucofia.cli.console import progress_bar, show
 from ucofia.cli.eval import with_frames
 from ucofia.cli.options import (
     BankLimitOption,
@@ -69,14 +69,14 @@ def figure(
         raise SettingError("tokens", tokens, f"{name} shows frames; leave it out")
     opened = open_data(dataset or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
-    with console.progress_bar() as progress:
+    with progress_bar() as progress:
         known, frames, _ = with_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)
     for path in figures.save(drawn, out or Path(name)):
-        console.show(str(path))
+        show(str(path))
     return 0
 
 

@@ -71,8 +71,8 @@ SourcesArgument = Annotated[
 IndexModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Model of a new index, a name or a folder, or one that encodes videos as the "
-        "index's own does and shall answer from now on. Default: starter."
+        help="Name or folder of the model. For an existing index: another model that encodes "
+        "videos alike, to answer queries from now on. Default: starter."
     ),
 ]
 SegmentOption = Annotated[
@@ -91,20 +91,22 @@ PruneOption = Annotated[
     bool | None,
     typer.Option(
         "--prune/--no-prune",
-        help="Forget files that are gone, always or never. Default: unless their folder is "
-        "empty or away, as when a disk is not connected.",
+        help="Remove files from the index that are gone from disk, always or never. Default: "
+        "unless their folder is empty or missing, as when a disk is not connected.",
         metavar="",
     ),
 ]
 WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Stay, and look again every --every seconds.", metavar="")
+    bool,
+    typer.Option("--watch", help="Keep running, and add files every --every seconds.", metavar=""),
 ]
-EveryOption = Annotated[float, typer.Option(help="Seconds between two looks with --watch.", min=0)]
+EveryOption = Annotated[float, typer.Option(help="Seconds between two runs of --watch.", min=0)]
 DecodersOption = Annotated[
     int | None, typer.Option(help="Processes that decode. Default: one less than cores.", min=1)
 ]
 ScratchOption = Annotated[
-    float, typer.Option(help="Room for fetched videos, per worker of a cluster.", min=0.1)
+    float,
+    typer.Option(help="Disk space for fetched videos in GB, per worker of a cluster.", min=0.1),
 ]
 # What --watch waits for: a disk that is away or full, another writer.
 TRANSIENT_ERRORS = (

@@ -62,8 +62,8 @@ ExactOption = Annotated[
     bool,
     typer.Option(
         "--exact/--fast",
-        help="Score all that could matter, or a fixed number; --fast says how much of the "
-        "exact list it finds here.",
+        help="Give the exact list, or score a fixed number of candidates; --fast reports how "
+        "much of the exact list it finds.",
         metavar="",
     ),
 ]

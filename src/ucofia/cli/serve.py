@@ -62,7 +62,7 @@ WaitingOption = Annotated[
 ]
 UploadOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Largest picture or video that may be sent. Default: 256."),
+    typer.Option(min=1, help="Largest upload in MB. Default: 256."),
 ]
 BasePathOption = Annotated[
     str | None, typer.Option(help="Path of the page behind a proxy, like /videos.")

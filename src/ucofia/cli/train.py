@@ -52,7 +52,7 @@ BackboneOption = Annotated[
 ]
 FreezeOption = Annotated[
     list[str] | None,
-    typer.Option(help="A part that stays as it is, such as backbone.vision; may be repeated."),
+    typer.Option(help="A part that is not trained, such as backbone.vision; may be repeated."),
 ]
 LossOption = Annotated[
     Literal["contrastive", "dual-softmax", "sigmoid"] | None,
@@ -71,7 +71,8 @@ MergeOption = Annotated[
     typer.Option(help="With --lora: save a whole model, not only what was trained.", metavar=""),
 ]
 ChunkOption = Annotated[
-    int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
+    int | None,
+    typer.Option(help="Pairs encoded at a time, to save memory (gradient caching).", min=1),
 ]
 RecomputeOption = Annotated[
     bool,
