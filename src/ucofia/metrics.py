@@ -31,7 +31,7 @@ Ties = Literal["against", "for"]
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What a table prints about one direction. Recall is in per cent."""
+    """Recall (per cent), median and mean rank of one direction."""
 
     recall: dict[int, float]
     median_rank: float

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.3  # between two reports of how much has been downloaded
 
 @dataclass(frozen=True)
 class Package:
-    """A release whose wheel is known by its hash; None where any wheel of the version will do."""
+    """A release of a package; with a hash, only that wheel is taken."""
 
     name: str
     version: str
@@ -33,7 +33,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """The requirement that pip is given."""
         pinned = f" --hash=sha256:{self.wheel_sha256}" if self.wheel_sha256 else ""
         return f"{self.name}=={self.version}{pinned}"
 

@@ -30,7 +30,7 @@ SEEN = ("video", "image")
 
 
 class MtebSearch:
-    """What mteb calls a search model: it is given a corpus, and then queries."""
+    """A search model of mteb: it encodes a corpus, then answers queries."""
 
     def __init__(self, model: Model, *, name: str | None = None, workers: int = 1) -> None:
         self.model, self.workers = model.eval(), workers
@@ -40,7 +40,7 @@ class MtebSearch:
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
-        """What mteb writes beside a result; the revision is the model's fingerprint."""
+        """The metadata that mteb writes beside a result; the revision is the fingerprint."""
         model = self.model
         return ModelMeta(
             loader=None,

@@ -66,7 +66,7 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class CachedVideo:
-    """Where the frames of a video are."""
+    """The place of a video's frames in a cache, and the file they came from."""
 
     shard: str
     offset: int
@@ -94,7 +94,7 @@ class CachedVideo:
 
 @dataclass(frozen=True)
 class CacheFailure:
-    """A video that gave no frames."""
+    """A video that could not be decoded, and why."""
 
     id: str
     path: str
@@ -190,7 +190,7 @@ def _decompressed(stored: bytes) -> UInt8[np.ndarray, "3 h x"]:
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What one run did."""
+    """The result of filling a cache: videos added, present, failed, and warnings."""
 
     added: int
     present: int
@@ -260,7 +260,7 @@ def sampling_of(video: VideoItem, settings: CacheSettings) -> Sampling:
 
 @dataclass
 class ShardWriter:
-    """Videos on their way to the disk, as bytes; a shard appears whole."""
+    """Collects videos as bytes and writes them as shards; a shard appears whole."""
 
     folder: Path
     parts: list[bytes] = field(default_factory=list)

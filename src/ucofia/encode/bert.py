@@ -42,7 +42,7 @@ def is_plain(values: dict[str, Any]) -> bool:
 
 
 class Bert(nn.Module):
-    """Token ids to hidden states."""
+    """A BERT without its pooler: token ids to hidden states."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class ClipTextConfig:
 
 
 class ClipText(ClipTokenized, nn.Module):
-    """Texts to vectors of CLIP's joint space; the sentence is the end token's."""
+    """CLIP's text tower with its projection; the sentence is the end token's vector."""
 
     def __init__(self, config: ClipTextConfig) -> None:
         super().__init__()

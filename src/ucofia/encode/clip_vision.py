@@ -51,7 +51,7 @@ class ClipVisionConfig:
 
 
 class ClipVision(nn.Module):
-    """Pictures to unit vectors of the joint space, the picture's own token first."""
+    """CLIP's vision tower with its projection: unit vectors, the picture's own token first."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class PatchEmbeddings(nn.Module):
 
 
 class ClipBlock(nn.Module):
-    """Attention and a wide layer, each behind its norm; both towers of CLIP are made of it."""
+    """A pre-norm transformer block, of which both towers of CLIP are made."""
 
     def __init__(
         self,

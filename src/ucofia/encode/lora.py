@@ -25,7 +25,7 @@ _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecod
 
 @dataclass(frozen=True)
 class Adapter:
-    """What a model's towers were before low-rank training."""
+    """The towers that low-rank matrices were trained on: their name and fingerprint."""
 
     rank: int
     base: str  # what `ucofia.load` takes; empty where the towers have no name

@@ -58,7 +58,7 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class BankOfSplit:
-    """What normalisations may look at."""
+    """The texts and videos that normalisations may see."""
 
     texts: Sequence[str]
     videos: Split
@@ -66,7 +66,7 @@ class BankOfSplit:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One direction of some levels under one normalisation."""
+    """The ranks of one direction, for some levels under one normalisation."""
 
     levels: tuple[str, ...]
     line: ReportLine

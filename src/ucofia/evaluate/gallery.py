@@ -32,7 +32,7 @@ SEARCHED = 16  # queries that are also searched for one by one
 
 @dataclass(frozen=True)
 class SearchCheck:
-    """Queries that were also searched for one by one."""
+    """A comparison of the score matrix with searches for single queries."""
 
     queries: int
     same_rank: int

@@ -46,7 +46,7 @@ BankOrigin = Literal["none", "given", "test queries"]
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixSettings:
-    """How to normalise and what to print."""
+    """How a matrix is normalised and summarised."""
 
     normalise: Sequence[NormalisationName] = ("none",)
     temperature: float | None = None  # None: chosen by the scale of the scores
@@ -60,7 +60,7 @@ class MatrixSettings:
 
 @dataclass(frozen=True)
 class ReportLine:
-    """One direction under one normalisation."""
+    """The metrics of one direction under one normalisation."""
 
     direction: Direction
     name: str
@@ -76,7 +76,7 @@ class ReportLine:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found out about a matrix."""
+    """The metrics of a matrix, with warnings and comparisons."""
 
     texts: int
     videos: int
@@ -89,7 +89,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is ranked: a matrix, and a bias of its candidates, under one normalisation."""
+    """A matrix to rank, with a bias per candidate, under one normalisation."""
 
     name: str
     scores: np.ndarray

@@ -16,7 +16,7 @@ from ucofia.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Where figures stand in the paper; figures given in a sentence have no number."""
+    """A table of the paper; figures given in a sentence have no number."""
 
     name: str
     number: int | None

@@ -28,7 +28,7 @@ _LATEST_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as the folder shows it, before anyone has read it."""
+    """A file with its size and time, before it is read."""
 
     path: str
     size_bytes: int

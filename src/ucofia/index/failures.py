@@ -39,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A file that failed, as it was then."""
+    """A file that failed before, with the size and time it had then."""
 
     path: str
     size_bytes: int

@@ -171,7 +171,7 @@ class Index(Queries):
 
     @property
     def settings(self) -> IndexSettings:
-        """What holds for all of its rows.
+        """The settings of the index, which hold for all rows.
 
         Example:
             >>> index.settings.frames == index.model.config.frames

@@ -49,7 +49,7 @@ HASHED_AHEAD = 16  # files
 
 @dataclass
 class AddReport:
-    """What became of the files, in numbers of files where nothing else is said.
+    """The result of adding files: numbers of files, unless something else is said.
 
     Example:
         >>> report = AddReport(added=3, failed=[Failure("a.mp4", "it is empty (0 bytes)")])
@@ -154,7 +154,7 @@ def _forget_gone(store: Store, run: "_Run", places: Sequence[str], prune: bool |
 
 
 class _Run:
-    """The state of one `add`: what is known, what is open, what waits for its commit."""
+    """The state of one `add`: known files, files being encoded, rows to be committed."""
 
     def __init__(
         self,

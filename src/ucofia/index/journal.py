@@ -38,7 +38,7 @@ _ENTRY, _RUN = ".json", ".run"
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of work that is done: its data files, and what became of its videos."""
+    """A finished part of work: its data files, and what became of its videos."""
 
     key: str  # of this attempt; another attempt at the same videos has another
     since: int  # the version that was open when it began

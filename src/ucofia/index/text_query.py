@@ -229,7 +229,7 @@ def _letters(word: str) -> str:
 
 @dataclass(frozen=True)
 class Hint:
-    """Something about a text, in a sentence; with a better text where there is one."""
+    """A hint about a text, in a sentence, with a better text where there is one."""
 
     kind: Literal["spelling", "language"]
     message: str
@@ -238,7 +238,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words that may be meant: those of the bank, and those that the tokenizer keeps whole."""
+    """Words that may be suggested: the bank's, and those that the tokenizer knows whole."""
 
     bank: frozenset[str]
     tokens: frozenset[str]

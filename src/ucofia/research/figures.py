@@ -40,7 +40,7 @@ PER_INCH = 160
 
 @dataclass(frozen=True)
 class Weighed:
-    """The frames of one video for one text: similarity and weight under both rules."""
+    """Similarities of a text to a video's frames, with their weights under both rules."""
 
     similarity: Float[np.ndarray, " f"]
     softmax: Float[np.ndarray, " f"]

@@ -56,7 +56,7 @@ PageParams = Annotated[schema.Page, Query()]
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
-    """A result of the engine, the version it is of, and the seconds it took without queueing."""
+    """A result of the engine, its version of the index, and the seconds it took."""
 
     value: T
     catalogue: Catalogue
@@ -79,7 +79,7 @@ class Executors:
 
 
 class Api:
-    """The answers to all requests about one index."""
+    """The endpoints of one index."""
 
     def __init__(
         self, prefix: str, index: Index, executors: Executors, settings: ServeSettings

@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def index(self) -> Index:
-        """The index that is asked."""
+        """The open index."""
         return self.handle.index
 
     def refresh(self) -> Catalogue:
@@ -93,13 +93,13 @@ class Engine:
 
     @property
     def view(self) -> View:
-        """The version that is asked."""
+        """The version that answers queries, with its catalogue."""
         assert self._view is not None  # the server refreshes before its first request
         return self._view
 
     @property
     def snapshot(self) -> Snapshot:
-        """The version that is asked, without its catalogue."""
+        """The version that answers queries."""
         return self.view.snapshot
 
     def etag(self, question: object) -> str:

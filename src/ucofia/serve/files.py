@@ -23,7 +23,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block
 
 
 class Files:
-    """Opens files of an index after checking them."""
+    """Opens the files of an index after checking them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self.folders = tuple(absolute_path(folder) for folder in folders)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job is."""
+    """The state and progress of a job."""
 
     state: str = "running"  # then "done" or "failed"
     what: str = "starting"
@@ -35,11 +35,11 @@ class JobState:
 
 
 class _Stopped(Exception):  # noqa: N818 - nothing has gone wrong
-    """The server is going down."""
+    """Raised in a job when the server shuts down."""
 
 
 class Jobs:
-    """The one job that may run."""
+    """Runs at most one index job."""
 
     def __init__(self, handle: IndexHandle, files: Files) -> None:
         self._handle, self._files = handle, files

@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class SecurityMiddleware:
-    """ASGI middleware around everything."""
+    """ASGI middleware that checks every request and adds headers to every answer."""
 
     def __init__(
         self, app: ASGIApp, settings: ServeSettings, prefixes: Sequence[str] = ("",)
@@ -128,7 +128,7 @@ class SecurityMiddleware:
 
 
 class _Body:
-    """A body that ends in time and size, or is refused."""
+    """A request body with limits of size and time."""
 
     def __init__(self, receive: Receive, most_bytes: int, seconds: float) -> None:
         self._receive, self._left, self._most = receive, most_bytes, most_bytes

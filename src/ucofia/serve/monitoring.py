@@ -19,7 +19,7 @@ COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 
 
 class Metrics:
-    """The counters of one server."""
+    """The Prometheus metrics of one server."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -56,7 +56,7 @@ class Metrics:
 
 
 class RequestMonitor:
-    """ASGI middleware around everything: counts and logs each answer."""
+    """ASGI middleware that counts and logs each answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, log_format: str) -> None:
         self._app, self._metrics, self._format = app, metrics, log_format

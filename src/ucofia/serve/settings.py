@@ -35,7 +35,7 @@ UPLOAD_LIMITS = Limits(
 
 
 class ServeSettings(BaseSettings):
-    """How a server behaves; unknown names are errors."""
+    """The settings of a server; unknown names are errors."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX)
 

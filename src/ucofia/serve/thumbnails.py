@@ -52,7 +52,7 @@ class _Task:
 
 
 class Thumbnails:
-    """Makes pictures of moments, and remembers them."""
+    """Makes and caches pictures of moments."""
 
     def __init__(self, files: Files, folder: Path | None, *, disk_bytes: int) -> None:
         self._files = files
@@ -175,7 +175,7 @@ class Thumbnails:
 
 
 class _Disk:
-    """Pictures in a folder, up to a size; those written first go first."""
+    """A folder of pictures up to a size; the oldest are deleted first."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most = folder, most_bytes

@@ -42,7 +42,7 @@ class Mixes:
 
 @dataclass(frozen=True)
 class Gates:
-    """How much words and units count, before a softmax; only WTI has them."""
+    """Logits of words and of units, before a softmax; only WTI has them."""
 
     words: Float[Tensor, "t w"]
     units: Float[Tensor, "v u"]

@@ -33,7 +33,7 @@ COMPILED_ISA_FROM = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Gate:
-    """Says how much a vector counts among its neighbours, before a softmax."""
+    """A network that gives the logit of a vector among its neighbours."""
 
     hidden: Float[Tensor, "d d"]
     bias: Float[Tensor, " d"]
@@ -46,7 +46,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Level:
-    """Everything that turns features into one matrix of scores."""
+    """Everything that turns the features of texts and videos into one matrix of scores."""
 
     aggregator: Aggregator
     text_map: Float[Tensor, "d d"] | None

@@ -45,7 +45,7 @@ MEMORY_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Solution:
-    """What Sinkhorn-Knopp found for a bank.
+    """The solution of Sinkhorn-Knopp for a bank.
 
     `residual` is the share of the bank's mass that lies on the wrong queries: 0 when every query
     spreads equally much over the candidates, near 1 when few queries hold everything.

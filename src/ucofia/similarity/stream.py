@@ -35,7 +35,7 @@ Step = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @runtime_checkable
 class Stepper(Protocol):
-    """Makes what sweeps over a matrix, here or on a cluster."""
+    """Makes the function that sweeps over a matrix, in this process or on a cluster."""
 
     def __call__(self, blocks: "Blocks", *, scale: float, memory_bytes: int) -> Step:
         """Return a step: potentials of the columns in, those of rows and columns out."""

@@ -57,7 +57,7 @@ PARTIAL = ".partial"  # ends the name of a checkpoint that is being written
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a training keeps everything."""
+    """The folder of a training."""
 
     path: Path
 

@@ -62,7 +62,7 @@ def frames_at(
 
 
 class OpenVideo:
-    """A file whose packets were read once; frames of it can be asked for again and again.
+    """An open file whose packets were read once; frames can be asked for repeatedly.
 
     Meant for long videos that are decoded part after part: what is asked for in the order of its
     time is read once more altogether, not once for every part.

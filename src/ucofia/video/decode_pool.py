@@ -42,7 +42,7 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """One file, which of its frames, and the size of their crops."""
+    """A file to decode: which frames, and the size of their crops."""
 
     path: Path | str
     size: int  # side of a crop in pixels
@@ -73,7 +73,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Failed:
-    """A file that gave none, and why."""
+    """A file that gave no frames, and why."""
 
     request: DecodeRequest
     error: VideoError

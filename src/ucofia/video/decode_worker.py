@@ -34,7 +34,7 @@ _MAX_FILE_BYTES = 16 << 20  # of a file: only libraries ever write, and only to 
 
 
 class RequestHandler:
-    """Decodes what requests ask for; a long video that comes part by part stays open meanwhile."""
+    """Decodes requests; a long video that is asked for part by part stays open."""
 
     def __init__(self) -> None:
         self._video: OpenVideo | None = None

@@ -36,7 +36,7 @@ SAVE_STEPS = 25
 
 @dataclass(frozen=True)
 class Job:
-    """Where results are, and what they are made from."""
+    """Trains and evaluates rows of an ablation, and keeps their results."""
 
     results: Path  # one JSON per training and seed; small enough to be committed
     work: Path  # towers and runs; may be deleted

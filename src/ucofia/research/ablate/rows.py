@@ -31,7 +31,7 @@ FULL = "full"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One model to train; several rows may share it."""
+    """A model to train; several rows may share it."""
 
     name: str
     parts: ModelConfig = UCOFIA
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """One of the paper's tables, or one that it could have had."""
+    """One of the paper's ablation tables, or one of ours."""
 
     name: str
     title: str
@@ -65,35 +65,35 @@ class AblationTable:
 
 
 class Setup(Protocol):
-    """What an ablation runs on: data, towers, and how both are fitted to a training."""
+    """The data and towers of an ablation, and how both are fitted to a training."""
 
     @property
     def name(self) -> str:
-        """Of the data set."""
+        """The name of the data set."""
 
     @property
     def backbone(self) -> str:
-        """The towers, for people."""
+        """A description of the towers, for people."""
 
     @property
     def bank(self) -> int | None:
-        """Most texts and videos that normalise."""
+        """The most texts, and videos, of the bank; None: all."""
 
     @property
     def precision(self) -> Precision:
-        """Numbers in the towers while training."""
+        """The floating-point type of the towers in training."""
 
     @property
     def trainings(self) -> Mapping[str, Training]:
-        """What can be trained here."""
+        """All trainings that can be run here, by name."""
 
     @property
     def data(self) -> TrainData:
-        """What is trained and tested on."""
+        """The data that is trained and tested on."""
 
     @property
     def data_name(self) -> str:
-        """A name for exactly this data."""
+        """A hash that identifies this data."""
 
     def quiet(self) -> "Setup":
         """Return the same setup without progress, to be sent to another machine."""

@@ -50,7 +50,7 @@ class ShapesSetup:
 
     @cached_property
     def trainings(self) -> Mapping[str, Training]:
-        """All of them."""
+        """All trainings by name."""
         return trainings()
 
     @cached_property
@@ -65,7 +65,7 @@ class ShapesSetup:
 
     @cached_property
     def data_name(self) -> str:
-        """A name for exactly these pixels and captions."""
+        """A hash that identifies these pixels and captions."""
         named = hashlib.blake2b(digest_size=6)
         for part in (self.drawn.train, self.drawn.val, self.drawn.test):
             named.update(np.ascontiguousarray(part.pixels).tobytes())

@@ -43,12 +43,12 @@ class TokensSetup:
 
     @cached_property
     def trainings(self) -> Mapping[str, Training]:
-        """Those that need no tower in the loop."""
+        """The trainings that do not need the vision tower, by name."""
         return {n: t for n, t in trainings().items() if n not in TOWER_TRAININGS}
 
     @cached_property
     def data(self) -> TrainData:
-        """The videos that have tokens; how many do not is noted."""
+        """The videos that have tokens; a note says how many have none."""
         kept = keep_videos(self.dataset, self.tokens.videos.keys())
         for split in kept.splits:
             if not split.videos:
@@ -59,7 +59,7 @@ class TokensSetup:
 
     @cached_property
     def data_name(self) -> str:
-        """A name for exactly these videos, captions and tokens."""
+        """A hash that identifies these videos, captions and tokens."""
         named = hashlib.blake2b(repr(self.tokens.settings).encode(), digest_size=6)
         for split in self.data.dataset.splits:
             named.update(repr([video.id for video in split.videos]).encode())
