@@ -67,13 +67,13 @@ def text_to_video_ranks(
     """Return the rank of every text's video among all videos; 1 is best.
 
     Args:
-        scores: texts by videos; may be mapped from a file.
-        truth: the column of each text's video.
-        bias: added to the columns, as a normalisation gives it.
-        ties: whether candidates that score the same rank before the answer ("against") or not.
+        scores: Texts by videos; may be mapped from a file.
+        truth: The column of each text's video.
+        bias: Added to the columns, as a normalisation gives it.
+        ties: Whether candidates that score the same rank before the answer ("against") or not.
 
     Raises:
-        NotFiniteScoreError: a score is NaN.
+        NotFiniteScoreError: A score is NaN.
         MatrixError: `truth` has another length, or names no column.
 
     Example:
@@ -101,10 +101,10 @@ def video_to_text_ranks(
     """Return the rank of every video's set of texts among all sets; 1 is best.
 
     Args:
-        scores: as for `text_to_video_ranks`, as are `truth` and `ties`.
-        truth: the column of each text's video.
-        bias: added to the rows.
-        ties: see there.
+        scores: Texts by videos; may be mapped from a file.
+        truth: The column of each text's video.
+        bias: Added to the rows.
+        ties: As in `text_to_video_ranks`.
 
     Returns:
         One rank per video that has a text, in the order of `np.unique(truth)`.
@@ -149,11 +149,11 @@ def intervals(
     """Return the 95 % bootstrap interval of every metric over the queries.
 
     Args:
-        ranks: of every query.
-        at: depths of recall.
-        groups: the video of each text. Texts of one video are not independent, so whole videos
+        ranks: Of every query.
+        at: Depths of recall.
+        groups: The video of each text. Texts of one video are not independent, so whole videos
             are drawn instead of single texts.
-        resamples: how many; the draws are the same every time.
+        resamples: How many; the draws are the same every time.
 
     Returns:
         (low, high) by the names that tables use.
@@ -186,16 +186,16 @@ def compare(
     random queries (of all queries of a group together).
 
     Args:
-        first: ranks of the first system.
-        second: ranks of the second, of the same queries in the same order.
-        at: depths of recall.
-        groups: the video of each text, where a video has several.
+        first: Ranks of the first system.
+        second: Ranks of the second, of the same queries in the same order.
+        at: Depths of recall.
+        groups: The video of each text, where a video has several.
 
     Returns:
         One entry per recall, and one for the mean rank: the second system minus the first.
 
     Raises:
-        MatrixError: the systems have different numbers of queries.
+        MatrixError: The systems have different numbers of queries.
 
     Example:
         >>> found = compare(np.array([3, 1, 2]), np.array([1, 1, 2]), at=(1,))[0]

@@ -104,8 +104,8 @@ def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Pr
     Without a terminal it prints a line every few seconds.
 
     Args:
-        quiet: yield None, so that nothing is shown.
-        in_bytes: whether counts are bytes, which are written as MB.
+        quiet: Yield None, so that nothing is shown.
+        in_bytes: Whether counts are bytes, which are written as MB.
     """
     if quiet:
         yield None

@@ -380,7 +380,7 @@ def _opened(
     """Open an index, or make a new one; the second value tells whether it is new.
 
     Raises:
-        NoVideosError: there is nothing to index in the folders `of`, unless that is None.
+        NoVideosError: There is nothing to index in the folders `of`, unless that is None.
         SettingError: `segment` is another one than the index was made with.
     """
     with loading():

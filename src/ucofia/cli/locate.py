@@ -17,13 +17,13 @@ def index_path_for(paths: Sequence[str], given: str | None, *, is_cluster: bool 
     """Return where the index of some folders is, or is to be made.
 
     Args:
-        paths: files and folders to index; on a cluster also `@FILE` lists and addresses.
-        given: the option --index. Without it, $UCOFIA_INDEX, or `.ucofia` in the first folder.
-        is_cluster: whether lists and addresses are allowed.
+        paths: Files and folders to index; on a cluster also `@FILE` lists and addresses.
+        given: The option --index. Without it, $UCOFIA_INDEX, or `.ucofia` in the first folder.
+        is_cluster: Whether lists and addresses are allowed.
 
     Raises:
-        UnreadableVideoError: one of the paths is not there.
-        SettingError: a list or an address without a cluster, or without a place for the index.
+        UnreadableVideoError: One of the paths is not there.
+        SettingError: A list or an address without a cluster, or without a place for the index.
     """
     here = [Path(os.path.expanduser(path)) for path in paths if not _is_elsewhere(path)]
     if len(here) < len(paths) and not is_cluster:
@@ -50,11 +50,11 @@ def find_index(given: str | None, *, or_last: bool = True) -> str:
     """Return where the index to search is.
 
     Args:
-        given: the option --index. Without it, $UCOFIA_INDEX, or `.ucofia` in this folder or above.
-        or_last: else take the index of the last `ucofia index FOLDER`.
+        given: The option --index. Without it, $UCOFIA_INDEX, or `.ucofia` in this folder or above.
+        or_last: Else take the index of the last `ucofia index FOLDER`.
 
     Raises:
-        NoIndexError: there is none.
+        NoIndexError: There is none.
     """
     named = given or os.environ.get(INDEX_VARIABLE)
     if named:

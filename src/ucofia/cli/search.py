@@ -326,8 +326,8 @@ def print_hits(found: "list[DistinctHit]", *, show_all: bool) -> None:
     """Print hits as a table, confidence in words; scores are in --json.
 
     Args:
-        found: the hits, matches first.
-        show_all: also those that are called no match, beyond the first few.
+        found: The hits, matches first.
+        show_all: Also those that are called no match, beyond the first few.
     """
     from ucofia.index.calibration.confidence import match_word
 

@@ -209,14 +209,14 @@ def fill_cache(
     """Decode the videos that the cache lacks, or whose files have changed.
 
     Args:
-        videos: what is to be in the cache; all have a path.
-        folder: of the cache; made where it is missing.
-        settings: how frames are chosen and stored; those of an existing cache.
-        workers: processes that decode, and threads that compress.
-        progress: called with (what, done, total) after every video.
+        videos: What is to be in the cache; all have a path.
+        folder: Of the cache; made where it is missing.
+        settings: How frames are chosen and stored; those of an existing cache.
+        workers: Processes that decode, and threads that compress.
+        progress: Called with (what, done, total) after every video.
 
     Raises:
-        SettingError: the cache was made with other settings.
+        SettingError: The cache was made with other settings.
     """
     cached = _prepared(folder, settings).videos
     wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]

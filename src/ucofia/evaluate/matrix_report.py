@@ -116,17 +116,17 @@ def score_matrix(
     """Rank a matrix both ways, raw and normalised, with intervals and paired tests.
 
     Args:
-        scores: one matrix per level, texts by videos; they are averaged.
-        truth: the column of each text's video; None is the diagonal.
-        banks: for "t2v" the scores of other texts against the same videos, for "v2t" those of the
+        scores: One matrix per level, texts by videos; they are averaged.
+        truth: The column of each text's video; None is the diagonal.
+        banks: For "t2v" the scores of other texts against the same videos, for "v2t" those of the
             same texts against other videos. Without them a normalisation sees the test queries.
-        other: another system's scores of the same texts and videos, to compare with.
-        settings: which normalisations, temperature, depths of recall.
+        other: Another system's scores of the same texts and videos, to compare with.
+        settings: Which normalisations, temperature, depths of recall.
 
     Raises:
-        MatrixError: shapes do not fit together.
-        NotFiniteScoreError: a score is NaN.
-        UnknownNameError: there is no such normalisation.
+        MatrixError: Shapes do not fit together.
+        NotFiniteScoreError: A score is NaN.
+        UnknownNameError: There is no such normalisation.
     """
     settings, banks = settings or MatrixSettings(), banks or {}
     total = mean_level(scores, settings.weights)

@@ -289,9 +289,9 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     """Return hints about the texts of a question.
 
     Args:
-        question: what is asked.
-        backbone: whose tokenizer reads it.
-        known: words that may be suggested.
+        question: What is asked.
+        backbone: Whose tokenizer reads it.
+        known: Words that may be suggested.
     """
     text = " ".join(question.texts)
     words = _LETTERS.findall(text)

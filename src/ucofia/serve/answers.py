@@ -134,21 +134,14 @@ class ResponseBuilder:
 
     def _hit(self, one: DistinctHit) -> schema.HitOut:
         hit = one.hit
-        moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]
-        return schema.HitOut(
+        fields = {
+            **vars(hit),
             **self._shown(one.info, hit.best_second),
-            score=hit.score,
-            confidence=hit.confidence,
-            is_match=hit.is_match,
-            match=match_word(hit.confidence, hit.is_match),
-            levels=dict(hit.levels),
-            start_second=hit.start_second,
-            end_second=hit.end_second,
-            moments=moments,
-            copies=_places(one.copies),
-            similar=[self._hit(other) for other in one.similar],
-            parts=[schema.PartOut.model_validate(p, from_attributes=True) for p in hit.parts],
-        )
+            "match": match_word(hit.confidence, hit.is_match),
+            "copies": _places(one.copies),
+            "similar": [self._hit(other) for other in one.similar],
+        }
+        return schema.HitOut.model_validate(fields, from_attributes=True)
 
     def _video(
         self, parts: Sequence[SegmentInfo], copies: Sequence[SegmentInfo]

@@ -33,8 +33,8 @@ def create_app(
     """Make the application of an index, or of several.
 
     Args:
-        index: one open index, at the root; or several by the names that their URLs begin with.
-        settings: limits, token, hosts, log; see docs/serve.md.
+        index: One open index, at the root; or several by the names that their URLs begin with.
+        settings: Limits, token, hosts, log; see docs/serve.md.
 
     Returns:
         A FastAPI application for any ASGI server.

@@ -72,19 +72,19 @@ def sinkhorn_knopp(
     """Balance a bank, and return the bias that makes its candidates equally likely.
 
     Args:
-        bank: scores of the bank's queries (rows) and the candidates (columns).
-        iterations: at most so many; fewer when the residual is within `tolerance`.
-        temperature: divides the scores.
-        start: the paper's Algorithm 1 begins with the queries, the authors' code with the
+        bank: Scores of the bank's queries (rows) and the candidates (columns).
+        iterations: At most so many; fewer when the residual is within `tolerance`.
+        temperature: Divides the scores.
+        start: The paper's Algorithm 1 begins with the queries, the authors' code with the
             candidates; both end at the same point.
-        tolerance: the residual at which the bank is balanced.
-        memory_bytes: a copy of the bank is kept if it fits; otherwise the bank is read once per
+        tolerance: The residual at which the bank is balanced.
+        memory_bytes: A copy of the bank is kept if it fits; otherwise the bank is read once per
             iteration and twice more.
-        stepper: makes the function that sweeps over the bank, in this process or on a cluster.
-        progress: called with (what, done, total) after every iteration.
+        stepper: Makes the function that sweeps over the bank, in this process or on a cluster.
+        progress: Called with (what, done, total) after every iteration.
 
     Raises:
-        NotFiniteScoreError: a score is NaN or infinite where no bias can balance it.
+        NotFiniteScoreError: A score is NaN or infinite where no bias can balance it.
 
     Example:
         >>> bank = np.array([[2.0, 1.0], [2.0, 0.0]])  # the first candidate is a hub

@@ -50,12 +50,12 @@ def frames_at(
     """Decode frames of one trusted file in this process, at full size.
 
     Args:
-        path: the file.
-        seconds: moments, counted from the first frame; each gives the frame on the screen then.
-        limits: what the file may cost; memory and time are not limited here.
+        path: The file.
+        seconds: Moments, counted from the first frame; each gives the frame on the screen then.
+        limits: What the file may cost; memory and time are not limited here.
 
     Raises:
-        VideoError: the file cannot be decoded, or exceeds a limit.
+        VideoError: The file cannot be decoded, or exceeds a limit.
     """
     with contextlib.closing(OpenVideo(path, limits=limits)) as video:
         return video.frames(lambda times: [times.at(second) for second in seconds])

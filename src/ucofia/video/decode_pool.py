@@ -92,18 +92,18 @@ def decode_many(
     Closing the iterator, or an interrupt, ends the workers.
 
     Args:
-        requests: taken one by one, as results are taken.
-        workers: how many processes.
-        limits: what one file may cost; a worker that exceeds one is killed.
-        in_flight: most requests taken ahead of the results; None is two per worker.
-        command: starts a worker that speaks the protocol of `decode_worker`.
+        requests: Taken one by one, as results are taken.
+        workers: How many processes.
+        limits: What one file may cost; a worker that exceeds one is killed.
+        in_flight: Most requests taken ahead of the results; None is two per worker.
+        command: Starts a worker that speaks the protocol of `decode_worker`.
 
     Yields:
         One result per request. A request for `most_segments` at a time gives one for every part
         of its file, all from one worker, which reads the file once.
 
     Raises:
-        DecoderStartError: no worker could be started.
+        DecoderStartError: No worker could be started.
     """
     if workers < 1:
         raise SettingError("workers", workers, "it must be at least 1")

@@ -127,12 +127,12 @@ def shapes(
     """Generate the data set.
 
     Args:
-        seed: the same seed gives the same pixels and captions.
-        train: groups of a base video and its six distractors in the split; also `val`, `test`.
-        val: see `train`.
-        test: see `train`.
-        frames: of each video; even, and at least 4.
-        size: side of a frame in pixels, at least 32.
+        seed: The same seed gives the same pixels and captions.
+        train: Groups of the training split: a base video and its six distractors each.
+        val: Groups of the validation split.
+        test: Groups of the test split.
+        frames: Of each video; even, and at least 4.
+        size: Side of a frame in pixels, at least 32.
     """
     if frames < 4 or frames % 2:
         raise SettingError("frames", frames, "two motions need an even number, at least 4")
