@@ -142,7 +142,7 @@ def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
 
 
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
-    from ucofia.cli.search import print_hits
+    from ucofia.cli.hits import print_hits
     from ucofia.index.results.deduplicate import matches_first
 
     def hit(path: str, confidence: float | None, is_match: bool | None) -> DistinctHit:

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any
 from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
-    from ucofia.index.results.hits import Hit
     from ucofia.progress import Progress
 
-NO_MATCH = 3
 CLEAR_LINE = "\r\x1b[K"
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
 PACE_STEPS = 30  # last reports, from which the time left is estimated
@@ -203,14 +201,6 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def exit_code(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
-    """Return the exit code of a search, and say so when nothing matches."""
-    if any(hit.is_match is not False for hit in hits):
-        return 0
-    print_message("this index is empty" if is_empty else "nothing in this index matches")
-    return NO_MATCH
 
 
 def lines(path: Path) -> list[str]:

@@ -12,7 +12,6 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
-    exit_code,
     lines,
     loading,
     print_message,
@@ -21,6 +20,7 @@ from ucofia.cli.console import (
     show_json,
     size_text,
 )
+from ucofia.cli.hits import distinct_answers, exit_code
 from ucofia.cli.locate import find_index, index_path_for, remember_index
 from ucofia.cli.options import (
     ClusterOption,
@@ -30,7 +30,6 @@ from ucofia.cli.options import (
     LockTimeoutOption,
     TopOption,
 )
-from ucofia.cli.search import distinct_answers
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
     DamagedIndexError,

@@ -1,25 +1,23 @@
 """Verbs that query an index: search, describe, similar."""
 
 import os
-from dataclasses import fields
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
-    NO_MATCH,
-    exit_code,
     lines,
     loading,
     print_message,
     show,
     show_json,
 )
+from ucofia.cli.hits import NO_MATCH, distinct_answers, exit_code, print_answers
 from ucofia.cli.locate import find_index
 from ucofia.cli.options import (
     DeviceOption,
@@ -31,23 +29,17 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.search import Recall
-    from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
 
-T = TypeVar("T")
-
 FIRST_DAY = datetime(1971, 1, 1)
-SIMILAR_NAMED = 3  # near duplicates of a hit that are listed by name
 QUERIES_ECHOED = 10  # texts of --queries whose reading and hints are printed
-ALWAYS_LISTED = 3  # first hits, which are listed even if they are called no match
 ONLY_AN_ORDER = "best first; this is only an order, the first need not fit"
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
@@ -159,7 +151,7 @@ def search(
             print_message(f"looking for: {question}")
     answers = distinct_answers(newest, asked, top, ask)
     code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
-    _print(texts if queries else None, answers, json=json, show_all=show_all)
+    print_answers(texts if queries else None, answers, json=json, show_all=show_all)
     for question in asked[:QUERIES_ECHOED]:
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
@@ -242,74 +234,10 @@ def similar(
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
     answers = distinct_answers(newest, [example], top, ask)
-    _print(None, answers, json=json, show_all=True)
+    print_answers(None, answers, json=json, show_all=True)
     if answers[0] and not json:
         print_message(ONLY_AN_ORDER)
     return 0 if answers[0] else NO_MATCH
-
-
-def distinct_answers(
-    newest: "Snapshot",
-    asked: "Sequence[T]",
-    top: int,
-    ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
-) -> "list[list[DistinctHit]]":
-    """Answer queries with distinct hits: one per content, none of deleted files, matches first."""
-    from ucofia.index.results.catalogue import catalogue
-    from ucofia.index.results.deduplicate import (
-        LOOK_AHEAD,
-        NearDuplicates,
-        distinct_hits,
-        matches_first,
-    )
-
-    known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
-    found, gone = [], 0
-    first_look = top + LOOK_AHEAD
-    for question, first in zip(asked, ask(asked, first_look), strict=True):
-
-        def ranked(count: int, question: T = question, first: "list[Hit]" = first) -> "list[Hit]":
-            return first if count == first_look else ask([question], count)[0]
-
-        page = distinct_hits(ranked, known, wanted=top, is_alike=is_alike)
-        found.append(matches_first(page.hits))
-        gone += page.gone
-    if gone:
-        print_message(f"{gone} better hits are left out: their files are not there any more")
-    return found
-
-
-def _print(
-    texts: list[str] | None,
-    answers: "list[list[DistinctHit]]",
-    *,
-    json: bool,
-    show_all: bool,
-) -> None:
-    """Print the hits of one text, or of several with the texts."""
-    if json:
-        written = [[_written(one) for one in found] for found in answers]
-        if texts is None:
-            show_json(written[0])
-            return
-        pairs = zip(texts, written, strict=True)
-        show_json([{"text": text, "hits": hits} for text, hits in pairs])
-        return
-    for number, found in enumerate(answers):
-        if texts is not None:
-            show(f"# {texts[number]}")
-        print_hits(found, show_all=show_all)
-
-
-def _written(one: "DistinctHit") -> dict[str, object]:
-    """Return a hit as JSON values, with the other files of its content and near duplicates."""
-    from ucofia.index.calibration.confidence import match_word
-
-    values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
-    values["match"] = match_word(one.hit.confidence, one.hit.is_match)
-    del values["explainer"]
-    places = {"copies": [place.path for place in one.copies]}
-    return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
 def _hits(found: "list[DistinctHit]") -> "list[Hit]":
@@ -320,44 +248,6 @@ def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
     """Return the matches, or the first hit where there are none."""
     hits = _hits(found)
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
-
-
-def print_hits(found: "list[DistinctHit]", *, show_all: bool) -> None:
-    """Print hits as a table, confidence in words; scores are in --json.
-
-    Args:
-        found: The hits, matches first.
-        show_all: Also those that are called no match, beyond the first few.
-    """
-    from ucofia.index.calibration.confidence import match_word
-
-    matches = sum(one.hit.is_match is not False for one in found)
-    left_out, is_headed = 0, False
-    for number, one in enumerate(found, 1):
-        hit = one.hit
-        word = match_word(hit.confidence, hit.is_match)
-        if word == "no match" and number > ALWAYS_LISTED and not show_all:
-            left_out += 1
-            continue
-        if number > matches and not is_headed:
-            show("less likely:" if matches else "closest:")
-            is_headed = True
-        label = f"{word:<12}  " if word else ""
-        show(f"{number:>3}  {label}{hit.path}  at {format_timecode(hit.best_second)}")
-        for moment in hit.moments:
-            if moment.score > hit.score - 0.1 * abs(hit.score):
-                show(f"     {' ' * len(label)}also at {format_timecode(moment.best_second)}")
-        for place in one.copies:
-            show(f"     {' ' * len(label)}also in {place.path}")
-        if one.similar:
-            show(f"     {' ' * len(label)}{len(one.similar)} similar: {_names(one.similar)}")
-    if left_out:
-        print_message(f"not listed: {left_out} more called no match; --all lists all")
-
-
-def _names(found: "Sequence[DistinctHit]") -> str:
-    names = [Path(one.info.path).name for one in found[:SIMILAR_NAMED]]
-    return ", ".join([*names, "…"] if len(found) > SIMILAR_NAMED else names)
 
 
 def filters_from_options(
