@@ -1,7 +1,4 @@
-"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`.
-
-Also the frames of commands that train or test: decoded once, into a cache beside the data.
-"""
+"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`."""
 
 import os
 from collections.abc import Sequence
@@ -15,13 +12,11 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
-from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.datasets.frame_cache import CacheReport
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
-    from ucofia.progress import Progress
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
@@ -219,27 +214,3 @@ def _examples(lines: Sequence[str]) -> None:
         show(f"  {line}")
     if len(lines) > _EXAMPLES:
         show(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
-
-
-def frame_cache_folder(data: Path | None, cache: Path | None) -> Path:
-    """Return where the frames of a data set are kept."""
-    assert data is not None  # only `shapes` does without a folder, and it has frames
-    return cache or data / ".ucofia-cache"
-
-
-def decode_once(
-    videos: "Sequence[VideoItem]",
-    folder: Path,
-    model: "Model",
-    *,
-    workers: int,
-    progress: "Progress | None",
-) -> None:
-    """Decode the videos that a cache lacks, as the model wants them."""
-    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
-
-    if model.pixels is None:
-        raise SettingError("model", "features", "videos need towers that look at pixels")
-    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
-    workers = workers or os.cpu_count() or 1
-    fill_cache(videos, folder, settings, workers=workers, progress=progress)

@@ -1,7 +1,6 @@
 """`ucofia eval`: evaluate a model on a data set, with a report of how it was done."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +8,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.data import decode_once, frame_cache_folder
+from ucofia.cli.frames import evaluation_frames
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -25,13 +24,9 @@ from ucofia.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_sources import FrameSource
-    from ucofia.datasets.registry import OpenedData
-    from ucofia.datasets.types import Dataset
-    from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation
+    from ucofia.evaluate.benchmark import Evaluation
     from ucofia.evaluate.gallery import EvaluationEngine
     from ucofia.model import Model
-    from ucofia.progress import Progress
 
 BankSplitOption = Annotated[
     Literal["train", "val", "test", "none"],
@@ -82,7 +77,7 @@ def evaluate(
     )
     loaded = checkpoint.load(model, device=device)
     with progress_bar(quiet=json) as progress:
-        known, frames, options = with_frames(
+        known, frames, options = evaluation_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         with _engine(cluster) as engine:
@@ -126,37 +121,3 @@ def _report(
         show_json(result)
     else:
         show(*report.page(result).split("\n"))
-
-
-def with_frames(
-    opened: "OpenedData",
-    model: "Model",
-    options: "EvaluateOptions",
-    *,
-    data: Path | None,
-    cache: Path | None,
-    tokens: Path | None,
-    progress: "Progress | None",
-) -> "tuple[Dataset, FrameSource, EvaluateOptions]":
-    """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
-    from ucofia.datasets.frame_cache import CacheFrames, open_cache
-    from ucofia.datasets.splits import keep_videos
-    from ucofia.datasets.token_cache import TokenFrames, open_tokens
-    from ucofia.evaluate.benchmark import needed_videos
-
-    dataset = opened.dataset
-    if tokens is None and opened.frames is not None:
-        return dataset, opened.frames, options
-    cached: CacheFrames | TokenFrames
-    if tokens is not None:
-        cached = open_tokens(tokens).of(model.config)
-        cached.require(model)
-    else:
-        folder = frame_cache_folder(data, cache)
-        videos = needed_videos(dataset, options)
-        decode_once(videos, folder, model, workers=options.workers, progress=progress)
-        cached = open_cache(folder)
-    # The bank keeps its texts when its videos are missing; the tested split loses both.
-    others = (split for split in dataset.splits if split.name != options.split)
-    kept = {video.id for other in others for video in other.videos} | set(cached.videos)
-    return keep_videos(dataset, kept), cached, replace(options, available=set(cached.videos))

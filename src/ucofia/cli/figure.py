@@ -8,7 +8,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import progress_bar, show
-from ucofia.cli.eval import with_frames
+from ucofia.cli.frames import evaluation_frames
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -70,7 +70,7 @@ def figure(
     opened = open_data(dataset or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
     with progress_bar() as progress:
-        known, frames, _ = with_frames(
+        known, frames, _ = evaluation_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         found = evaluate(loaded, known, frames, options=options, progress=progress)
