@@ -93,9 +93,9 @@ def evaluate(
 def _engine(cluster: str | None) -> "AbstractContextManager[EvaluationEngine]":
     """Return the engine of this process, or of a cluster if one is named."""
     if cluster is None:
-        from ucofia.evaluate.gallery import HERE
+        from ucofia.evaluate.gallery import THIS_PROCESS
 
-        return nullcontext(HERE)
+        return nullcontext(THIS_PROCESS)
     from ucofia.cluster.evaluate import connected_engine
 
     return connected_engine(cluster)

@@ -144,7 +144,9 @@ def index_command(
     where = index_path_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
     may_be_empty = watch or cluster is not None
-    opened, is_new = _opened(where, model, segment, device, of=None if may_be_empty else paths)
+    opened, is_new = _open_or_create(
+        where, model, segment, device, of=None if may_be_empty else paths
+    )
     remember_index(where, index)
     if model is not None and not is_new:
         _use_model(opened, model, lock_timeout, quiet=json)
@@ -214,7 +216,7 @@ def _watch(
             trouble = str(error)
         else:
             trouble = ""
-            if _is_news(report, last):
+            if _has_news(report, last):
                 show_json(report) if json else _print_report(report, opened, last)
             last = report
         time.sleep(every)
@@ -373,7 +375,7 @@ def export(
     return code
 
 
-def _opened(
+def _open_or_create(
     where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
 ) -> "tuple[Index, bool]":
     """Open an index, or make a new one; the second value tells whether it is new.
@@ -417,7 +419,7 @@ def _segment(text: str) -> "Segment":
     raise typer.BadParameter("it must be auto, whole or seconds", param_hint="--segment")
 
 
-def _is_news(report: "AddReport", last: "AddReport") -> bool:
+def _has_news(report: "AddReport", last: "AddReport") -> bool:
     changes = report.added or report.changed or report.moved or report.removed
     return bool(changes or _new_failures(report, last))
 

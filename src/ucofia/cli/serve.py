@@ -130,11 +130,11 @@ def serve(
     hosts = (*settings.hosts, socket.gethostname(), settings.host)
     settings = settings.model_copy(update={"hosts": hosts})
     _log(settings)
-    places = _places(settings)
+    places = _find_indexes(settings)
     with loading():
         from ucofia.serve.app import create_app  # costs torch
 
-        opened = _opened(places, settings)
+        opened = _open_indexes(places, settings)
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         print_message(f"{len(one)} segments in {one.path}")
@@ -174,7 +174,7 @@ def _require_serve() -> None:
         raise MissingExtraError("the web server", "serve") from error
 
 
-def _places(settings: "ServeSettings") -> Sequence[str]:
+def _find_indexes(settings: "ServeSettings") -> Sequence[str]:
     """Return where the indexes are; a missing one is an error before torch is imported."""
     try:
         return [find_index(place) for place in settings.indexes or (None,)]
@@ -184,7 +184,7 @@ def _places(settings: "ServeSettings") -> Sequence[str]:
         raise
 
 
-def _opened(places: Sequence[str], settings: "ServeSettings") -> "dict[str, Index]":
+def _open_indexes(places: Sequence[str], settings: "ServeSettings") -> "dict[str, Index]":
     """Open all indexes by their names; those of the same model share it."""
     from ucofia.index.index import Index
 

@@ -19,7 +19,7 @@ from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
-    HERE,
+    THIS_PROCESS,
     EvaluationEngine,
     SearchCheck,
     check_search,
@@ -119,7 +119,7 @@ def evaluate(
     frames: FrameSource,
     *,
     options: EvaluateOptions | None = None,
-    engine: EvaluationEngine = HERE,
+    engine: EvaluationEngine = THIS_PROCESS,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Rank a split both ways, raw and normalised, level by level.
@@ -201,7 +201,7 @@ def rank_all(
     weights: Mapping[str, float],
     options: EvaluateOptions,
     *,
-    stepper: Stepper = HERE.stepper,
+    stepper: Stepper = THIS_PROCESS.stepper,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Rank each subset of the levels: all of them under every normalisation, others under two."""

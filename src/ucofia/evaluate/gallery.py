@@ -138,7 +138,7 @@ def level_scores(
     return found
 
 
-HERE = EvaluationEngine(level_scores, stepper)
+THIS_PROCESS = EvaluationEngine(level_scores, stepper)
 
 
 def check_search(

@@ -14,7 +14,7 @@ from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
-from ucofia.serve.engine import Found, TextTimeline
+from ucofia.serve.engine import ResultPage, TextTimeline
 from ucofia.serve.media import media_type
 
 # No file is older, and dates far away have no local time everywhere.
@@ -73,7 +73,7 @@ class ResponseBuilder:
 
     def search(
         self,
-        found: Found,
+        found: ResultPage,
         page: schema.Page,
         seconds: float,
         text: str | None = None,

@@ -43,7 +43,7 @@ SEGMENTS_COMPARED = 512  # of the collection, for the scale of a timeline
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultPage:
     """One page of hits, and whether there are more."""
 
     page: DistinctHits
@@ -114,7 +114,7 @@ class Engine:
         offset: int,
         top: int,
         min_confidence: float | None,
-    ) -> Found:
+    ) -> ResultPage:
         """Find videos with words."""
 
         def answer(wanted: int) -> list[Hit]:
@@ -125,7 +125,7 @@ class Engine:
         was_cut = any(self._is_cut(text) for text in question.texts)
         return replace(found, was_cut=was_cut, hints=self.snapshot.hints(question))
 
-    def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
+    def similar(self, video: str, filters: Filters, offset: int, top: int) -> ResultPage:
         """Find videos like one of the index, without its own copies."""
         info = self.view.catalogue.video(video)[0]
         own = {place.path for place in self.view.catalogue.copies(info)}
@@ -136,7 +136,9 @@ class Engine:
 
         return self._page(self._cached(("similar", info.path, filters), answer), offset, top)
 
-    def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
+    def similar_to(
+        self, clips: Sequence[Clip], filters: Filters, offset: int, top: int
+    ) -> ResultPage:
         """Find videos like a clip from outside."""
         features = self._features(clips)
 
@@ -254,11 +256,11 @@ class Engine:
             raise SettingError("text", [], "this index has no bank; give texts to choose from")
         return list(bank.texts)
 
-    def _page(self, answer: RankHits, offset: int, top: int) -> Found:
+    def _page(self, answer: RankHits, offset: int, top: int) -> ResultPage:
         is_alike, end = NearDuplicates(self.snapshot.collection), offset + top
         found = distinct_hits(answer, self.view.catalogue, wanted=end + 1, is_alike=is_alike)
         page = DistinctHits(matches_first(found.hits[offset:end]), found.gone)
-        return Found(page, has_more=len(found.hits) > end)
+        return ResultPage(page, has_more=len(found.hits) > end)
 
     def _cached(self, key: tuple[object, ...], answer: RankHits) -> RankHits:
         """Keep the answers to the last queries (least recently used cache)."""

@@ -21,7 +21,7 @@ from ucofia.errors import BrokenVideoError, VideoLimitError
 from ucofia.video import demux
 from ucofia.video.demux import PacketIndexError
 from ucofia.video.limits import Limits, require_file
-from ucofia.video.seek_plan import PacketIndex, Timeline, shown, timeline
+from ucofia.video.seek_plan import PacketIndex, Timeline, timeline, visible_ticks
 
 Picture = UInt8[np.ndarray, "*picture"]
 Choose = Callable[[Timeline], Sequence[int]]
@@ -141,7 +141,7 @@ class OpenVideo:
 
     def _by_index(self, choose: Choose, keep: Keep) -> DecodedFrames:
         """Decode only what is needed, trusting the index until it proves wrong."""
-        ticks = shown(self._index)
+        ticks = visible_ticks(self._index)
         times = self._timeline(ticks, self._index.last_duration)
         numbers = self._chosen(times, choose)
         wanted = {ticks[number]: number for number in numbers}

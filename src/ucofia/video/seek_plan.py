@@ -53,7 +53,7 @@ def is_consistent(index: PacketIndex) -> bool:
     )
 
 
-def shown(index: PacketIndex) -> list[int]:
+def visible_ticks(index: PacketIndex) -> list[int]:
     """List the ticks of all visible frames in the order they are shown."""
     pairs = zip(index.pts, index.is_discarded, strict=True)
     return sorted(tick for tick, hidden in pairs if not hidden and tick is not None)
