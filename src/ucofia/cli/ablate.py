@@ -145,7 +145,7 @@ def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] 
 def _on_tokens(
     name: str, data: Path | None, tokens: Path | None, backbone: str | None
 ) -> "Callable[..., TokensSetup]":
-    """Open what an ablation on tokens needs; what is wrong is told before torch is loaded."""
+    """Open what an ablation on tokens needs; errors are raised before torch is imported."""
     from ucofia.datasets.registry import open_data
     from ucofia.model_names import require_model_name
     from ucofia.presets import PRESETS

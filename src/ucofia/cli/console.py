@@ -128,7 +128,7 @@ def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Pr
 
         def report(what: str, done: int, total: int | None) -> None:
             what = printable(what)
-            stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
+            stage = what.split()[0]  # "epoch 3 loss 0.71" continues the bar of "epoch 2 ..."
             if stage not in tasks:
                 tasks[stage] = drawn.add_task(what, total=total, count="", left="")
                 paces[stage] = Pace()
@@ -156,7 +156,7 @@ def size_text(count: int) -> str:
 
 
 def _plain_progress(written: Callable[[int], str]) -> "Progress":
-    """Print a line of progress now and then, where there is no terminal."""
+    """Return a callback that prints a line of progress every `PLAIN_SECONDS`."""
     printed_at = time.monotonic()
     paces: dict[str, Pace] = {}
 

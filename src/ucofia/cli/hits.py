@@ -31,7 +31,7 @@ def distinct_answers(
         newest: The version of the index that is asked.
         asked: Queries: texts, or paths of examples.
         top: Most hits per query.
-        ask: Returns the best hits of some queries, so many of each.
+        ask: Returns the best hits of some queries; the number is for each.
     """
     from ucofia.index.results.catalogue import catalogue
     from ucofia.index.results.deduplicate import (

@@ -183,7 +183,7 @@ def fill_tokens(
         workers: Processes that encode; one means this process.
         threads: Torch's threads in each encoding process of several; None leaves them alone.
         niceness: Added to that of each encoding process of several.
-        progress: Told about videos.
+        progress: Called with (what, done, total) after every chunk of videos.
 
     Returns:
         What was added, what was there, and what gave no frames (also listed in `failed.jsonl`).
@@ -294,7 +294,7 @@ def _start(load: Callable[[], Model], threads: int | None, niceness: int) -> Non
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone: a pool alone would wait for ever."""
+    """Exit when the parent process is gone: the pool itself would wait forever."""
     parent = parent_process()
     assert parent is not None  # only processes of the pool come here
     parent.join()

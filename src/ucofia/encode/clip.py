@@ -93,7 +93,7 @@ class ClipBackbone(tokenizer.ClipTokenized, nn.Module):
         mask: Bool[Tensor, "v f"],
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
-        """Encode the real frames; padded ones cost nothing and come back as zeros."""
+        """Encode the real frames; padded ones are not encoded, and zero in the result."""
         x = run_blocks(
             self.vision.pre_layrnorm(self.vision.embeddings(pixels[mask])),
             self.vision.encoder.layers,

@@ -59,7 +59,7 @@ class ClipVipBackbone(ClipTokenized, nn.Module):
         mask: Bool[Tensor, "v f"],
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
-        """Encode all frames of a video together; padded ones are hidden and come back as zeros."""
+        """Encode all frames of a video together; padded ones are masked and give zeros."""
         if shifted_blocks:
             rule = "proxy tokens already carry information between frames; leave it empty"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)

@@ -133,7 +133,7 @@ def evaluate(
         options: What is evaluated and how much of it; the test split with all normalisations.
         engine: Scores all pairs and sweeps over banks: this process, or a cluster
             (`cluster.evaluate.connected_engine`).
-        progress: Told about every stage.
+        progress: Called with (what, done, total) in every stage.
 
     Returns:
         Ranks of every query under every normalisation, the scores they come from, seconds by

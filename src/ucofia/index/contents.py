@@ -23,7 +23,7 @@ class Contents:
         self.note_stored(file.identity for file in known.values())
 
     def add(self, path: str, digest: str, rows: int) -> None:
-        """Note a file of a content, which has so many rows."""
+        """Note a file of a content, and how many rows it has."""
         self._files.setdefault(digest, {})[path] = None
         self._rows[digest] = rows
 

@@ -221,7 +221,7 @@ class Index(Queries):
         Args:
             texts: Texts like those that will be asked; at least 20 for confidence.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Raises:
             IndexBusyError: Another process wrote for longer than `lock_timeout`.
@@ -260,7 +260,7 @@ class Index(Queries):
             limits: What one file may cost before it is given up.
             retry: Try files again that broke a limit, or the decoder, when last tried.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then, also while it waits.
+            progress: Called with (what, done, total), also while it waits.
 
         Returns:
             What became of the files.
@@ -308,7 +308,7 @@ class Index(Queries):
         Args:
             paths: Videos of the index, or folders of them.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then while it waits.
+            progress: Called with (what, done, total) while it waits.
 
         Returns:
             How many files were forgotten.
@@ -365,7 +365,7 @@ class Index(Queries):
 
         Args:
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Example:
             >>> index.compact()
@@ -436,7 +436,7 @@ class Index(Queries):
         Args:
             model: The model itself, or its name or folder as `ucofia.load` takes it.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Returns:
             Whether anything changed; not if the index belongs to this model already.

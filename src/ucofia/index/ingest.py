@@ -177,7 +177,7 @@ class _Run:
         self._hashing = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._hashed: deque[tuple[FoundFile, Future[str] | None]] = deque()
         self._copies: list[FileIdentity] = []  # files whose content the index has, perhaps
-        self._copied_rows = 0  # how many rows they will have, at a guess
+        self._copied_rows = 0  # an estimate of their rows
         self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
         self._waiting: dict[str, list[FileIdentity]] = {}  # for an open file of the same content

@@ -1,7 +1,7 @@
 """An indexing job started over HTTP: at most one at a time, only below folders that were allowed.
 
-Runs on a thread of its own with the same weights; searches go on meanwhile and see what has been
-committed. A job that is stopped keeps what it has finished.
+Runs on a thread of its own with the same weights, beside searches, which see what is committed. A
+job that is stopped keeps what it has finished.
 """
 
 import logging

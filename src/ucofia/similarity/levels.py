@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # memory traffic. Those that one matrix product makes are more, or it would run at half its speed.
 BLOCK_ENTRIES = 256 * 1024
 PRODUCT_ENTRIES = 4096 * 1024
-FEWEST_VIDEOS = 64  # in a block, if there are so many: loops run over them
+FEWEST_VIDEOS = 64  # of a block, unless there are fewer: the inner loops run over videos
 # Similarities of a call from which compiled loops are used, where numba is installed: loading what
 # was compiled takes as long as aggregating some ten times as many.
 COMPILED_ISA_FROM = 2 * 1024 * 1024
@@ -40,7 +40,7 @@ class Gate:
     out: Float[Tensor, " d"]
 
     def __call__(self, vectors: Float[Tensor, "n m d"]) -> Float[Tensor, "n m"]:
-        """Weigh each vector by itself."""
+        """Return one logit per vector."""
         return torch.relu(vectors @ self.hidden.mT + self.bias) @ self.out
 
 

@@ -73,7 +73,7 @@ def sinkhorn_knopp(
 
     Args:
         bank: Scores of the bank's queries (rows) and the candidates (columns).
-        iterations: At most so many; fewer when the residual is within `tolerance`.
+        iterations: The maximum; fewer when the residual is within `tolerance`.
         temperature: Divides the scores.
         start: The paper's Algorithm 1 begins with the queries, the authors' code with the
             candidates; both end at the same point.

@@ -215,7 +215,7 @@ class _Pool:
         return self._closed.is_set()
 
     def stop(self) -> None:
-        """Kill all workers, so that every thread that waits for one goes on."""
+        """Kill all workers, which wakes every thread that waits for one."""
         with self._lock:
             self._closed.set()
             for worker in self._workers:

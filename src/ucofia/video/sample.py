@@ -27,7 +27,7 @@ WINDOW_SECONDS = 30.0
 class Sampling:
     """How to choose frames: by a rule from each segment, or at given seconds."""
 
-    frames: int = 12  # at most so many from a segment
+    frames: int = 12  # most frames of a segment
     rule: Rule = "uniform"
     segment: Segment = "whole"
     first_segment: int = 0  # those before it are left out

@@ -33,7 +33,7 @@ class Timeline:
 
     def at(self, second: float) -> int:
         """Name the frame on the screen at a moment; outside the video, its first or last."""
-        # Players and people round: a moment a hair before a frame's start means that frame.
+        # Timestamps are rounded: a moment just before a frame's start means that frame.
         after = int(np.searchsorted(self.seconds, second + 1e-6, side="right"))
         return min(max(after - 1, 0), len(self.seconds) - 1)
 

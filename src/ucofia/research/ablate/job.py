@@ -1,8 +1,8 @@
 """The trainings of all tables, each ending in one small result file.
 
 A result names what it was made from: data, settings, towers. One that was made from something else
-is not counted and made again. Kill the job whenever you like: finished results stay, and an
-unfinished training goes on at its last checkpoint.
+is not counted and made again. The job may be killed at any time: finished results stay, and an
+unfinished training resumes at its last checkpoint.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Ablations on a real data set: stored tokens of a frozen vision tower, and a text tower.
 
-Every row starts from the same towers, learns its own parts and goes on training the text tower.
+Every row starts from the same towers, trains its own parts and the text tower.
 Token shift and other towers need the vision tower in the loop and have no row here.
 """
 
