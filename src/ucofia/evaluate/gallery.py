@@ -5,6 +5,7 @@ that training and search use, in blocks, level by level; matrices that are too l
 lie in temporary files. `check_search` asks some queries as a user would, and compares.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ def gallery(
         ranks=ranks,
         workers=workers,
     )
-    for _ in range(-(-len(range(0, len(split.videos), ranks)) // batch)):
+    for _ in range(math.ceil(len(range(0, len(split.videos), ranks)) / batch)):
         between()
         some = next(loaded, None)
         if some is None:  # another process has one video more

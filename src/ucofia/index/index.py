@@ -39,7 +39,7 @@ from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.progress import Progress, Stopwatch
 from ucofia.video.limits import Limits
-from ucofia.video.sample import Segment, segments
+from ucofia.video.sample import Segment, require_segment
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Index(Queries):
             >>> len(index), index.settings.segment
             (0, 10.0)
         """
-        segments(1.0, segment)
+        require_segment(segment)
         if isinstance(model, Model):
             source = model.source
         else:

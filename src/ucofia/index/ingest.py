@@ -258,7 +258,8 @@ class _Run:
 
     def encode(self, most: int | None = None) -> None:
         """Encode waiting clips; files that are complete join the next commit."""
-        now, self._clips = self._clips[:most], self._clips[len(self._clips[:most]) :]
+        count = len(self._clips) if most is None else most
+        now, self._clips = self._clips[:count], self._clips[count:]
         while now:
             some, now = now[: self._batch], now[self._batch :]
             clips = [

@@ -180,8 +180,8 @@ class Engine:
         collection = self.snapshot.collection
         rows = np.array([collection.row_of_segment[part.id] for part in parts])
         step = max(1, len(collection) // SEGMENTS_COMPARED)
-        others = np.arange(0, len(collection), step)
-        sims = self._similarities(text, np.concatenate([rows, others]))
+        compared = np.concatenate([rows, np.arange(0, len(collection), step)])
+        sims = self._similarities(text, compared)
         if sims is None:
             return TextTimeline([], hits, 0.0, 1.0)
         points = [
@@ -189,7 +189,7 @@ class Engine:
             for at, part in enumerate(parts)
             for frame, second in enumerate(part.frame_seconds[: sims.shape[1]])
         ]
-        everywhere = sims[collection.frame_mask[np.concatenate([rows, others])]]
+        everywhere = sims[collection.frame_mask[compared]]
         low, high = float(np.median(everywhere)), float(everywhere.max())
         return TextTimeline(sorted(points), hits, low, high)
 

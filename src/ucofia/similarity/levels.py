@@ -7,6 +7,7 @@ may pass a learned map on each side first.
 
 import importlib.util
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -178,7 +179,7 @@ def _in_blocks(
     per_video = unit_mask.shape[1]
     widest = int(word_mask.sum(1).max())
     videos = max(FEWEST_VIDEOS, BLOCK_ENTRIES // (widest * per_video))
-    videos = -(-len(units) // -(-len(units) // videos))  # blocks of about the same size
+    videos = math.ceil(len(units) / math.ceil(len(units) / videos))  # blocks of about one size
     for batch in _batches(word_mask, per_text=per_video * videos):
         packed = torch.cat([words[rows][:, places].flatten(0, 1) for rows, places in batch])
         at_words = [aggregator.at_words(places) for _, places in batch]
