@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def test_the_file_tree_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "tree.py"), "--check"]
     done = subprocess.run(command, check=False)
     assert done.returncode == 0, "run: python scripts/tree.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_that_a_page_imports_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    imports = re.findall(r"^ *from (ucofia[\w.]*) import ([\w, ]+)", text, flags=re.MULTILINE)
+    for module, names in imports:
+        if "adapters" not in module:  # needs packages that are not ours to install
+            found = import_module(module)
+            missing = [name for name in names.split(", ") if not hasattr(found, name.split()[0])]
+            assert missing == [], module
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

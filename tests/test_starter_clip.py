@@ -107,7 +107,7 @@ def test_scores_are_those_of_clip_itself_centred(tmp_path: Path) -> None:
         frames = clip.encode_frames(pixels, mask=mask, shifted_blocks=())[0, :, 0]
         seen = joined.encode_frames(pixels, mask=mask, shifted_blocks=())[0, :, 0]
         bank = starter_parts.bank_texts()
-        texts = [*TEXTS, *bank[:: len(bank) // starter_parts.CENTRED_BY]]
+        texts = [*TEXTS, *bank[:: len(bank) // starter_parts.CENTRE_TEXTS]]
         batch, _ = clip.tokenize(texts, length=starter_parts.CONFIG.words, pad_to_length=False)
         said = normalize(clip.encode_words(batch)[1], dim=-1)
         centred = normalize(said[: len(TEXTS)] - said[len(TEXTS) :].mean(0), dim=-1)

@@ -158,21 +158,16 @@ def _found(
 ) -> tuple[Path, Model]:
     """Find a model, wherever it is; `above` are the folders that named it as their base."""
     path = locate(name)
-    if is_name(name) and name not in STARTERS:
-        model = _untrained(_pretrained(str(name)), config)
-    elif is_model_folder(path):
-        if config is not None:
-            raise CheckpointError(path, "a trained model brings its own settings")
-        model = _load_folder(path, above)
-    elif path.is_file():
-        model = _load_file(path, config)
-    elif shared := _shared_folder(str(name)):
-        if config is not None:
-            raise CheckpointError(name, "a trained model brings its own settings")
-        model = _load_folder(shared, above)
-    else:
-        model = _untrained(_pretrained(str(name)), config)
-    return path, model
+    folder: Path | None = None
+    if not is_name(name) or name in STARTERS:
+        if path.is_file():
+            return path, _load_file(path, config)
+        folder = path if is_model_folder(path) else _shared_folder(str(name))
+    if folder is None:
+        return path, _untrained(_pretrained(str(name)), config)
+    if config is not None:
+        raise CheckpointError(path, "a trained model brings its own settings")
+    return path, _load_folder(folder, above)
 
 
 def is_name(name: str | Path) -> bool:

@@ -18,7 +18,7 @@ WordPatchOrder = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 
 @dataclass(frozen=True, kw_only=True)
 class LevelConfig:
-    """One alignment: which units meet, and how many similarities become one number."""
+    """One level of alignment: the units compared, and how similarities are aggregated."""
 
     name: str
     text: TextUnit
@@ -102,11 +102,11 @@ class ModelConfig:
 
     @property
     def tokens_per_frame(self) -> int:
-        """The frame token and its selected patches, or the frame in its context alone."""
+        """Tokens kept per frame: the frame token and the selected patches, or one in context."""
         return 1 if self.selector == "contextual" else 1 + self.selected_patches
 
     def units(self, level: LevelConfig) -> int:
-        """How many entries a level's video side has when no frame is missing."""
+        """Return how many units a level's video side has when no frame is missing."""
         counts = {
             "video": 1,
             "frame": self.frames,
@@ -117,7 +117,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a model is trained; the figures of a data set, not of a machine."""
+    """How a model is trained: what belongs to the data set, not to the machine."""
 
     epochs: int
     batch: int  # texts and videos per step, over all processes

@@ -80,7 +80,7 @@ _UNUSED = {
 
 @dataclass(frozen=True)
 class Heads:
-    """Numbers of attention heads, which no shape tells; None means CLIP's usual width per head."""
+    """Numbers of attention heads, which no tensor tells; None is CLIP's usual head width."""
 
     vision: int | None = None
     text: int | None = None
@@ -198,7 +198,7 @@ def load_strictly(
     """Load a state dict; what is missing, unexpected or misshapen is one error that lists all.
 
     `mapped` takes the tensors themselves, which may still lie in their file, instead of copies:
-    only for tensors that nobody else holds.
+    only for tensors that are not used elsewhere.
     """
     wanted = model.state_dict()
     missing = sorted(wanted.keys() - state.keys())

@@ -10,7 +10,7 @@ class UCoFiAError(Exception):
     """The root of all errors that this package raises on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes with text and fields, whatever arguments made the error."""
+        """Pickle by text and fields, because subclasses take other arguments than their text."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -32,13 +32,13 @@ def _some(rows: Sequence[object]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind where it has none; never a long one."""
+    """Return the first line of an error's message, or its kind; at most 300 characters."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def kind_and_message(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """Return the kind of an error and the first line of its message."""
     kind, message = type(error).__name__, first_line(error)
     return kind if message == kind else f"{kind}: {message}"
 
@@ -222,7 +222,7 @@ class WrongFileError(UCoFiAError):
 
 
 class DownloadError(UCoFiAError):
-    """A package could not be had from the registry."""
+    """A package could not be downloaded from the registry."""
 
     def __init__(self, package: str, problem: str) -> None:
         self.package = package
@@ -233,7 +233,7 @@ class DownloadError(UCoFiAError):
 
 
 class HubError(UCoFiAError):
-    """Weights could not be had from a hub or folder, or not be sent there."""
+    """Weights could not be loaded from a hub or folder, or not be pushed there."""
 
     def __init__(self, name: str, problem: str, *, done: str = "loaded") -> None:
         self.name = name
@@ -301,7 +301,7 @@ class VideoLimitError(VideoError):
 
 
 class NotFiniteVideoError(VideoError):
-    """A video for which the model gives no numbers."""
+    """A video for which the model gives only NaN or infinity."""
 
 
 class DecoderDiedError(VideoError):
@@ -346,7 +346,7 @@ class UndecodedVideosError(UCoFiAError):
 
 
 class NoIndexError(UCoFiAError):
-    """There is no index where one was looked for; `None` is wherever one could be."""
+    """There is no index at a path; None stands for all places where one is looked for."""
 
     def __init__(self, path: object) -> None:
         self.path = path
@@ -399,7 +399,7 @@ class DamagedIndexError(UCoFiAError):
 
 
 class UnreachableIndexError(UCoFiAError):
-    """A disk or an object store that does not answer, or not to us."""
+    """A disk or an object store that does not answer, or denies access."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -460,16 +460,16 @@ class ModelMismatchError(UCoFiAError):
     ) -> None:
         self.path, self.built_with, self.loaded = path, built_with, loaded
         place = shlex.quote(str(path)) if is_alike else "NEW_FOLDER"
-        way = f"ucofia index FOLDER --index {place} --model {shlex.quote(source)}"
+        command = f"ucofia index FOLDER --index {place} --model {shlex.quote(source)}"
         if is_alike:
-            told = "both encode videos alike. Let the second answer from now on: "
-            told += way if source else "index.use_model(model)"
+            advice = "both encode videos alike. Let the second answer from now on: "
+            advice += command if source else "index.use_model(model)"
         else:
-            told = "their vectors cannot be compared. Use the first model, or make another index: "
-            told += way if source else "Index.create(new_folder, model)"
+            advice = "their vectors cannot be compared. Use the first model, or make another "
+            advice += "index: " + (command if source else "Index.create(new_folder, model)")
         super().__init__(
             f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
-            f"{told}"
+            f"{advice}"
         )
 
 
@@ -485,7 +485,7 @@ class NotInIndexError(UCoFiAError):
 
 
 class VersionGoneError(UCoFiAError):
-    """What a hit was found in has been removed, and the index compacted since."""
+    """The video of a hit was removed, and the index compacted since."""
 
     def __init__(self, path: object, video: str) -> None:
         self.path, self.video = path, video
@@ -511,7 +511,7 @@ class NotExplainableError(UCoFiAError):
 
 
 class UnfinishedRunError(UCoFiAError):
-    """A training has not got as far as a model."""
+    """A run folder without a model: no epoch has been validated yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

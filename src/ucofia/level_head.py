@@ -15,7 +15,7 @@ from ucofia.similarity.xpool import Pooler
 
 
 class GateHead(nn.Module):
-    """A small network that says how much a vector counts (DRL)."""
+    """A network that weighs a vector among its neighbours (DRL)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class PoolHead(nn.Module):
 
 
 class LevelHead(nn.Module):
-    """What one level learns: maps of its two sides and the matrices of its aggregation."""
+    """The parameters of one level: maps of its two sides, matrices of its aggregation."""
 
     def __init__(self, level: LevelConfig, *, width: int, words: int, units: int) -> None:
         super().__init__()

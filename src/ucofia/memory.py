@@ -1,10 +1,9 @@
 """Give memory back to the system: mapped weights that no query needs, and freed heap pages.
 
-Weights are mapped from their file and loaded page by page as they are used. But opening an index
-reads all of them once, to make sure that they are those that filled it, and the image tower's
-floats then stay resident for nothing: a processor computes with integers made of them. So all
-pages are given back; whatever a question needs comes again from the file. Linux only;
-elsewhere nothing happens.
+Weights are mapped from their file, page by page. Opening an index reads all of them once, to check
+their fingerprint; the image tower's floats would then stay resident, although a CPU computes with
+int8 copies. `release_weights` drops these pages; those that are used again are read again. Linux
+only; elsewhere nothing happens.
 """
 
 import ctypes
@@ -33,7 +32,7 @@ def release_weights() -> int:
                 released += resident
     except (OSError, AttributeError):  # no such file, no such function: not Linux
         return released
-    logger.info("gave back %d MB of weights that no question needed", released // 10**6)
+    logger.info("released %d MB of mapped weights", released // 10**6)
     return released
 
 

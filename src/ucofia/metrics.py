@@ -31,7 +31,7 @@ Ties = Literal["against", "for"]
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What a table prints about one direction. Recall is in per cent."""
+    """Recall (per cent), median and mean rank of one direction."""
 
     recall: dict[int, float]
     median_rank: float
@@ -39,7 +39,7 @@ class RankSummary:
     queries: int
 
     def values(self) -> dict[str, float]:
-        """The figures by the names that tables use."""
+        """Return the figures by the names that tables use."""
         recalls = {f"R@{k}": value for k, value in self.recall.items()}
         return {**recalls, "MdR": self.median_rank, "MnR": self.mean_rank}
 
@@ -64,7 +64,22 @@ def text_to_video_ranks(
     bias: Float[np.ndarray, " v"] | None = None,
     ties: Ties = "against",
 ) -> Int[np.ndarray, " n"]:
-    """Rank of every text's video among all videos, 1 is best; `bias` is added to the columns."""
+    """Return the rank of every text's video among all videos; 1 is best.
+
+    Args:
+        scores: Texts by videos; may be mapped from a file.
+        truth: The column of each text's video.
+        bias: Added to the columns, as a normalisation gives it.
+        ties: Whether candidates that score the same rank before the answer ("against") or not.
+
+    Raises:
+        NotFiniteScoreError: A score is NaN.
+        MatrixError: `truth` has another length, or names no column.
+
+    Example:
+        >>> text_to_video_ranks(np.array([[0.9, 0.1], [0.8, 0.3]]), np.array([0, 1]))
+        array([1, 2])
+    """
     _require_truth(scores, truth)
     ranks = np.empty(len(truth), dtype=np.int64)
     for rows in _blocks(len(truth), scores.shape[1]):
@@ -83,9 +98,16 @@ def video_to_text_ranks(
     bias: Float[np.ndarray, " t"] | None = None,
     ties: Ties = "against",
 ) -> Int[np.ndarray, " u"]:
-    """Rank of every video's set of texts among all sets; `bias` is added to the rows.
+    """Return the rank of every video's set of texts among all sets; 1 is best.
 
-    One entry per video that has a text, in the order of `np.unique(truth)`.
+    Args:
+        scores: Texts by videos; may be mapped from a file.
+        truth: The column of each text's video.
+        bias: Added to the rows.
+        ties: As in `text_to_video_ranks`.
+
+    Returns:
+        One rank per video that has a text, in the order of `np.unique(truth)`.
     """
     _require_truth(scores, truth)
     order = np.argsort(truth, kind="stable")
@@ -105,7 +127,12 @@ def video_to_text_ranks(
 
 
 def summarise(ranks: Int[np.ndarray, " q"], *, at: Sequence[int] = (1, 5, 10)) -> RankSummary:
-    """Recall at each depth, median and mean rank."""
+    """Return recall at each depth (per cent), median and mean rank.
+
+    Example:
+        >>> summarise(np.array([1, 2, 7, 1]), at=(1, 5)).values()
+        {'R@1': 50.0, 'R@5': 75.0, 'MdR': 1.5, 'MnR': 2.75}
+    """
     if not len(ranks):
         raise MatrixError("the matrix", "has no query", "Give at least one row and one column")
     recall = {k: 100 * int((ranks <= k).sum()) / len(ranks) for k in at}
@@ -119,10 +146,17 @@ def intervals(
     groups: Int[np.ndarray, " q"] | None = None,
     resamples: int = RESAMPLES,
 ) -> dict[str, tuple[float, float]]:
-    """Bootstrap interval (95 per cent) of every metric over the queries.
+    """Return the 95 % bootstrap interval of every metric over the queries.
 
-    Texts of one video are not independent: give their videos as `groups`, and whole videos are
-    drawn instead of single texts.
+    Args:
+        ranks: Of every query.
+        at: Depths of recall.
+        groups: The video of each text. Texts of one video are not independent, so whole videos
+            are drawn instead of single texts.
+        resamples: How many; the draws are the same every time.
+
+    Returns:
+        (low, high) by the names that tables use.
     """
     order = np.argsort(ranks, kind="stable")
     values = ranks[order].astype(np.float64)
@@ -150,6 +184,23 @@ def compare(
     The interval is a paired bootstrap. The p-value of a recall is McNemar's exact test; that of
     the mean rank, and of anything with `groups`, comes from flipping the sign of the difference of
     random queries (of all queries of a group together).
+
+    Args:
+        first: Ranks of the first system.
+        second: Ranks of the second, of the same queries in the same order.
+        at: Depths of recall.
+        groups: The video of each text, where a video has several.
+
+    Returns:
+        One entry per recall, and one for the mean rank: the second system minus the first.
+
+    Raises:
+        MatrixError: The systems have different numbers of queries.
+
+    Example:
+        >>> found = compare(np.array([3, 1, 2]), np.array([1, 1, 2]), at=(1,))[0]
+        >>> round(found.difference, 1), found.wins, found.losses
+        (33.3, 1, 0)
     """
     if len(first) != len(second):
         problem = f"has {len(second)} queries, but the first has {len(first)}"
@@ -187,7 +238,7 @@ def mcnemar(wins: int, losses: int) -> float:
 
 
 def _ahead(candidates: np.ndarray, right: np.ndarray, ties: Ties) -> np.ndarray:
-    """Which candidates rank before the right answer, or tie with it if ties count against it."""
+    """Return which candidates rank before the answer, and equal ones if ties count against it."""
     return np.asarray(candidates >= right if ties == "against" else candidates > right)
 
 
@@ -198,7 +249,7 @@ def _group_index(groups: Int[np.ndarray, " q"] | None, queries: int) -> Int[np.n
 
 
 def _draws(group: Int[np.ndarray, " q"], resamples: int) -> Iterator[Float[np.ndarray, "b q"]]:
-    """How often each query occurs in each resample, some resamples at a time."""
+    """Yield how often each query occurs in each resample, some resamples at a time."""
     random = np.random.default_rng(SEED)
     n = int(group.max()) + 1
     chunk = max(1, COMPARED_ENTRIES // len(group))

@@ -256,7 +256,12 @@ class Model(nn.Module):
         noise_keys: Sequence[int] | None = None,
         noise: Float[Tensor, "v f s m"] | None = None,
     ) -> tuple[VideoFeatures, Float[Tensor, "v f n"] | None]:
-        """Encode videos; also say how salient each token was, where patches were chosen."""
+        """Encode videos as `encode_video` does, and return the saliency of their tokens as well.
+
+        Returns:
+            The features, and how salient each token of a frame was; None where no patches are
+            chosen among them.
+        """
         config, mask = self.config, batch.mask
         if mask.shape[1] > config.frames:
             raise SettingError(
@@ -267,17 +272,13 @@ class Model(nn.Module):
         seen = self._tower_tokens(batch.pixels, voting)
         tokens = self._projected(seen, voting)
         frames = tokens[:, :, 0]
-        patches = tokens[:, :0, 0]
+        patches, score = tokens[:, :0, 0], None
         contextual = self._contextual(frames, mask)
         video = mean_of_frames(contextual, mask)
-        score = None
         if config.selector == "contextual":
             patches = contextual
         elif config.uses_patches:
-            score = self.saliency(tokens, video=video, mask=voting)
-            if config.candidates is not None and config.candidates < seen.shape[2] - 1:
-                near = is_near(seen, count=config.candidates)
-                score = score.masked_fill(~near, float("-inf"))
+            score = self._candidate_saliency(tokens, seen, video=video, mask=voting)
             patches = keep_patches(
                 tokens,
                 score,
@@ -300,6 +301,15 @@ class Model(nn.Module):
             patch_mask=patch_mask[:, : patches.shape[1]],
         )
         return features, score
+
+    def _candidate_saliency(
+        self, tokens: Tensor, tower_tokens: Tensor, *, video: Tensor, mask: Tensor
+    ) -> Float[Tensor, "v f n"]:
+        """Return the saliency of tokens; minus infinity for those that are no candidates."""
+        score, count = self.saliency(tokens, video=video, mask=mask), self.config.candidates
+        if count is None or count >= tower_tokens.shape[2] - 1:
+            return score
+        return score.masked_fill(~is_near(tower_tokens, count=count), float("-inf"))
 
     def saliency(self, tokens: Tensor, *, video: Tensor, mask: Tensor) -> Tensor:
         """Score the tokens of every frame by how much they are worth keeping."""

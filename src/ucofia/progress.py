@@ -28,7 +28,7 @@ class Stopwatch:
 
     @property
     def total(self) -> float:
-        """Seconds since it was made, stages or not."""
+        """Seconds since the watch was made."""
         return time.monotonic() - self._began
 
     @contextmanager

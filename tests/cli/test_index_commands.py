@@ -18,7 +18,7 @@ import torch
 from fakes import clip, colour_model
 
 from ucofia import checkpoint
-from ucofia.cli import console, main
+from ucofia.cli import console, locate, main
 from ucofia.cluster.parts import IngestPart, Work, encode_part
 from ucofia.encode.clip import ClipBackbone
 from ucofia.errors import DamagedIndexError
@@ -323,7 +323,7 @@ def test_the_last_index_is_found_from_any_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(console, "LAST_INDEX", str(tmp_path / "last"))  # not the user's own
+    monkeypatch.setattr(locate, "LAST_INDEX", str(tmp_path / "last"))  # not the user's own
     monkeypatch.delenv("UCOFIA_INDEX")
     folder = Path(shutil.copytree(videos, tmp_path / "copy"))
     (tmp_path / "elsewhere").mkdir()
@@ -664,7 +664,7 @@ def test_the_folder_of_videos_stands_for_its_index(
     run: Run, videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(videos, tmp_path / "mine")
-    inside = tmp_path / "mine" / console.INDEX_FOLDER
+    inside = tmp_path / "mine" / locate.INDEX_FOLDER
     assert run("index", tmp_path / "mine", "--index", inside) == 0
     capsys.readouterr()
     assert run("search", "red", "--index", tmp_path / "mine", "--json") in (0, 3)

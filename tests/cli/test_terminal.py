@@ -142,7 +142,7 @@ def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
 
 
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
-    from ucofia.cli.search import print_hits
+    from ucofia.cli.hits import print_hits
     from ucofia.index.results.deduplicate import matches_first
 
     def hit(path: str, confidence: float | None, is_match: bool | None) -> DistinctHit:
@@ -150,18 +150,18 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
         return DistinctHit(found, SegmentInfo(path, path, 0, 0, 9, 9, 0, 0, "", (), 0), ())
 
     found = [hit("a", 0.3, False), hit("b", 0.9, True), hit("c", 0.01, False)]
-    print_hits(matches_first(found), complete=False)
+    print_hits(matches_first(found), show_all=False)
     assert capsys.readouterr().out.splitlines() == [
         "  1  strong match  b  at 0:05",
         "less likely:",
         "  2  maybe         a  at 0:05",
         "  3  no match      c  at 0:05",
     ]
-    print_hits([hit("a", None, None)], complete=False)
+    print_hits([hit("a", None, None)], show_all=False)
     assert capsys.readouterr().out == "  1  a  at 0:05\n"
 
     unlikely = [hit(name, 0.01, False) for name in "abcde"]
-    print_hits([*unlikely, hit("f", 0.3, False)], complete=False)
+    print_hits([*unlikely, hit("f", 0.3, False)], show_all=False)
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
         ["closest:"],
@@ -169,7 +169,7 @@ def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]
         "6 maybe f at 0:05".split(),
     ]
     assert err == "not listed: 2 more called no match; --all lists all\n"
-    print_hits(unlikely, complete=True)
+    print_hits(unlikely, show_all=True)
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 

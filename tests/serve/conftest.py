@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fakes import COLOURS, clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
@@ -50,5 +50,5 @@ def index(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture(scope="session")
 def client(index: Index) -> Iterator[TestClient]:
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         yield client

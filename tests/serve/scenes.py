@@ -22,7 +22,7 @@ from ucofia.presets import ZERO_SHOT
 from ucofia.types import PixelSpec, TextBatch
 from ucofia.video.write_video import write_mp4
 
-HERE = "http://127.0.0.1:8642"
+BASE_URL = "http://127.0.0.1:8642"
 
 SIZE, GRID = 224, 7
 WIDTH, HEIGHT, RATE = 640, 360, 10

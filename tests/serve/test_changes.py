@@ -18,7 +18,7 @@ from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
 from ucofia.serve.jobs import Jobs
 
-HERE = "http://127.0.0.1:8642"
+BASE_URL = "http://127.0.0.1:8642"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture
 def client(index: Index) -> Iterator[TestClient]:
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         yield client
 
 
@@ -64,7 +64,7 @@ def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:
     hits = index.search("red", top=100)
     ranks = sorted(range(len(hits)), key=lambda at: -(hits[at].confidence or 0))
     assert ranks != sorted(ranks)  # confidence does not follow the score
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         for at in (0, 3, 6, 9, len(hits) - 1):
             least = hits[ranks[at]].confidence
             sure = [hit for hit in hits if (hit.confidence or 0) >= (least or 0)]

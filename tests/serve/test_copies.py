@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import COLOURS, clip, colour_model
 from fastapi.testclient import TestClient
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def client(folder: Path, tmp_path: Path) -> Iterator[TestClient]:
     index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
     index.add(folder)
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.errors import RefusedError
 from ucofia.index import ingest
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def client(folder: Path, tmp_path: Path) -> Iterator[TestClient]:
     index = Index.create(tmp_path / "index", colour_model())
     app = create_app(index, settings=ServeSettings(index_folders=(folder,)))
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         yield client
 
 
@@ -81,7 +81,7 @@ def test_a_link_that_the_owner_indexed_before_is_not_served(folder: Path, tmp_pa
     media = {}
     for allowed in ((), (folder,)):
         app = create_app(index, settings=ServeSettings(index_folders=allowed))
-        with TestClient(app, base_url=HERE) as client:
+        with TestClient(app, base_url=BASE_URL) as client:
             hits = client.get("/api/search", params={"text": "blue"}).json()["hits"]
             hit = next(hit for hit in hits if hit["path"].endswith("out.mp4"))
             media[allowed] = client.get(hit["media"]).status_code

@@ -8,7 +8,7 @@ import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from hypothesis import given, settings, strategies as st
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
@@ -127,7 +127,7 @@ def test_pictures_are_known_by_their_name(client: TestClient, red: dict) -> None
 def test_no_path_leads_out(client: TestClient, path: str) -> None:
     for url in (path, path.replace("passwd", "hostname")):
         # As it stands: the client must not tidy the path up before it is sent.
-        request = client.build_request("GET", HERE)
+        request = client.build_request("GET", BASE_URL)
         request.url = request.url.copy_with(raw_path=url.encode())
         response = client.send(request)
         assert response.status_code in (404, 405, 422), response.text
@@ -146,7 +146,7 @@ def own(tmp_path: Path) -> Iterator[tuple[TestClient, Path, str]]:
     path = clip(tmp_path / "videos" / "red.mp4", ["red"])
     index = Index.create(tmp_path / "index", colour_model())
     index.add(path.parent)
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         hit = client.get("/api/search", params={"text": "red"}).json()["hits"][0]
         yield client, path, hit["media"]
 

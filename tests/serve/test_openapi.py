@@ -6,7 +6,7 @@ import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
-from scenes import HERE
+from scenes import BASE_URL
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import BaseSchema
@@ -60,7 +60,7 @@ def described(index: Index) -> Iterator[BaseSchema]:
             await receive()
             await send({"type": f"lifespan.{event}.complete"})
 
-    with TestClient(app, base_url=HERE):
+    with TestClient(app, base_url=BASE_URL):
         yield schemathesis.openapi.from_asgi(
             "/openapi.json", running, headers={"Host": "localhost"}
         )

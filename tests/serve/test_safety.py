@@ -13,7 +13,7 @@ import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index.index import Index
@@ -71,7 +71,7 @@ def test_other_sites_cannot_ask(client: TestClient, headers: dict[str, str]) -> 
 
 
 def test_our_page_may_ask_and_a_link_may_lead_to_it(client: TestClient) -> None:
-    own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+    own = {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
     assert client.post("/api/search", json=SEARCH, headers=own).status_code == 200
     assert client.get("/?q=red", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
 
@@ -90,7 +90,7 @@ def test_every_answer_carries_the_headers(client: TestClient) -> None:
 def test_a_bug_says_nothing_about_itself(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(index)
     monkeypatch.setattr(app.state.api.engine, "explain", _broken)
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         response = client.get("/api/explain", params={"text": "red", "segment": "0" * 16})
     assert (response.status_code, response.json()["code"]) == (500, "failed")
     assert "secret" not in response.text
@@ -104,7 +104,7 @@ def _broken(*_: object) -> None:
 @pytest.fixture(scope="module")
 def locked(index: Index) -> Iterator[TestClient]:
     app = create_app(index, settings=ServeSettings(token="open sesame"))
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         yield client
 
 
@@ -139,7 +139,7 @@ def narrow(index: Index) -> Iterator[TestClient]:
         upload_seconds=10.0,
         upload_limits=Limits(seconds=20.0, pixels=10_000),
     )
-    with TestClient(create_app(index, settings=settings), base_url=HERE) as client:
+    with TestClient(create_app(index, settings=settings), base_url=BASE_URL) as client:
         yield client
 
 
@@ -172,7 +172,7 @@ def test_a_slow_upload_is_given_up(index: Index) -> None:
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
             head = {"Content-Type": "video/mp4"}
             return await client.post("/api/search", content=slow(), headers=head)
 
@@ -246,7 +246,7 @@ def test_a_full_server_answers_503_and_says_when_to_come_back(index: Index) -> N
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
             blocked = asyncio.create_task(score.run(gate.wait))
             await asyncio.sleep(0.05)
             asked = [asyncio.create_task(client.get("/api/search?text=red")) for _ in range(4)]
@@ -271,7 +271,7 @@ def test_uploads_that_only_wait_do_not_fill_the_disk(index: Index) -> None:
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
             blocked = asyncio.create_task(decoder.run(gate.wait))
             head = {"Content-Type": "image/png"}
             asked = [
@@ -294,7 +294,7 @@ def test_many_at_once_get_what_each_would_get_alone(client: TestClient, index: I
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=HERE) as many:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as many:
             asked = [many.get("/api/search", params={"text": text}) for text in texts]
             return list(await asyncio.gather(*asked))
 
@@ -317,7 +317,7 @@ def test_a_job_adds_below_its_folders_and_nowhere_else(tmp_path: Path) -> None:
     (folder / "link").symlink_to(tmp_path / "private")
     index = Index.create(tmp_path / "index", colour_model())
     app = create_app(index, settings=ServeSettings(index_folders=(folder,)))
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         for place in ("/", str(tmp_path), f"{folder}/../private", f"{folder}/link", f"{folder}x"):
             response = client.post("/api/index", json={"paths": [place]})
             assert (response.status_code, response.json()["code"]) == (403, "switched_off")
@@ -335,7 +335,7 @@ def test_a_job_calls_videos_as_the_command_does(tmp_path: Path) -> None:
     index = Index.create(tmp_path / "index", colour_model())
     index.add(tmp_path / "link")
     app = create_app(index, settings=ServeSettings(index_folders=(tmp_path / "link",)))
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         for paths in ([], [f"{tmp_path}/link/sub"], [f"{tmp_path}/link/sub/../sub/red.mp4"]):
             assert client.post("/api/index", json={"paths": paths}).status_code == 202
             assert _end_of_job(client)["message"] == "0 new, 1 known, 0 failed"

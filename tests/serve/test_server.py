@@ -13,7 +13,7 @@ import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from running import running
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
@@ -71,7 +71,7 @@ def test_health_and_numbers(client: TestClient) -> None:
 
 def test_health_needs_no_token_but_numbers_do(index: Index) -> None:
     app = create_app(index, settings=ServeSettings(token="sesame"))
-    with TestClient(app, base_url=HERE) as client:
+    with TestClient(app, base_url=BASE_URL) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/metrics").status_code == 401
 
@@ -80,7 +80,7 @@ def test_an_index_that_vanished_is_not_called_damaged(tmp_path: Path) -> None:
     clip(tmp_path / "videos" / "red.mp4", ["red"])
     index = Index.create(tmp_path / "index", colour_model())
     index.add(tmp_path / "videos")
-    with TestClient(create_app(index), base_url=HERE) as client:
+    with TestClient(create_app(index), base_url=BASE_URL) as client:
         assert client.get("/healthz").status_code == 200
         shutil.move(tmp_path / "index", tmp_path / "elsewhere")
         for path in ("/healthz", "/api/search?text=red", "/api/info", "/api/videos"):
@@ -94,7 +94,7 @@ def test_an_index_that_vanished_is_not_called_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seen", ["/films", ""])  # a proxy may strip the path, or not
 def test_behind_a_proxy_all_addresses_begin_with_the_base_path(index: Index, seen: str) -> None:
     settings = ServeSettings(base_path="films/", token="sesame")
-    with TestClient(create_app(index, settings=settings), base_url=HERE) as client:
+    with TestClient(create_app(index, settings=settings), base_url=BASE_URL) as client:
         assert client.get(f"{seen}/").status_code == 200
         assert client.get(f"{seen}/assets/main.js").status_code == 200
         assert client.get(f"{seen}/api/info").status_code == 401
@@ -116,7 +116,7 @@ def two(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
     other = Index.create(folder / "index", colour_model())
     other.add(folder / "videos")
     app = create_app({"holiday": index, "office": other})
-    with TestClient(app, base_url=HERE, follow_redirects=False) as client:
+    with TestClient(app, base_url=BASE_URL, follow_redirects=False) as client:
         yield client
 
 
@@ -139,7 +139,10 @@ def test_each_request_is_one_line_of_the_log_without_its_words(
     index: Index, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_app(index, settings=ServeSettings(access_log="json"))
-    with TestClient(app, base_url=HERE) as client, caplog.at_level(logging.INFO, "ucofia.access"):
+    with (
+        TestClient(app, base_url=BASE_URL) as client,
+        caplog.at_level(logging.INFO, "ucofia.access"),
+    ):
         client.get("/api/search", params={"text": "yellow"})
     (line,) = (record.message for record in caplog.records if record.name == "ucofia.access")
     values = json.loads(line)

@@ -10,7 +10,7 @@ import pytest
 from fakes import clip, colour_model
 from fastapi.testclient import TestClient
 from PIL import Image, ImageFilter
-from scenes import HERE
+from scenes import BASE_URL
 
 from ucofia.index.index import Index
 from ucofia.serve.app import create_app
@@ -41,7 +41,7 @@ def client(folder: Path, tmp_path: Path) -> Iterator[TestClient]:
     index = Index.create(tmp_path / "index", colour_model())
     index.add(folder)
     settings = ServeSettings(thumbnails=tmp_path / "cache")
-    with TestClient(create_app(index, settings=settings), base_url=HERE) as client:
+    with TestClient(create_app(index, settings=settings), base_url=BASE_URL) as client:
         yield client
 
 

@@ -9,8 +9,8 @@ from ucofia.video.seek_plan import (
     Timeline,
     is_consistent,
     packet_runs,
-    shown,
     timeline,
+    visible_ticks,
 )
 
 
@@ -87,7 +87,7 @@ def test_gaps_doubles_and_headless_streams_are_not_believed(pts, is_keyframe) ->
 def test_frames_cut_away_are_decoded_but_not_shown() -> None:
     index = PacketIndex([-1, 2, 0, 1], [True, False, False, False], [True, False, False, False], 1)
     assert is_consistent(index)
-    assert shown(index) == [0, 1, 2]
+    assert visible_ticks(index) == [0, 1, 2]
     assert packet_runs(index, {0}) == [(0, 2)]
 
 

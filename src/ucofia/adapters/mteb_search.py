@@ -30,7 +30,7 @@ SEEN = ("video", "image")
 
 
 class MtebSearch:
-    """What mteb calls a search model: it is given a corpus, and then queries."""
+    """A search model of mteb: it encodes a corpus, then answers queries."""
 
     def __init__(self, model: Model, *, name: str | None = None, workers: int = 1) -> None:
         self.model, self.workers = model.eval(), workers
@@ -40,7 +40,7 @@ class MtebSearch:
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
-        """What mteb writes beside a result; the revision is the model's fingerprint."""
+        """The metadata that mteb writes beside a result; the revision is the fingerprint."""
         model = self.model
         return ModelMeta(
             loader=None,
@@ -124,7 +124,7 @@ class MtebSearch:
 
 
 def _kind(task_metadata: Any, side: PromptType) -> str:
-    """What one side of a task is made of."""
+    """Return the modality of one side of a task: "text", "video" or "image"."""
     kinds = task_metadata.get_modalities(side)
     if len(kinds) != 1 or kinds[0] not in ("text", *SEEN):
         rule = f"its {side.value} side is {'+'.join(kinds)}; texts, videos and images are known"

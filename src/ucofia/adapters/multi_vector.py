@@ -56,7 +56,7 @@ def _fits(level: LevelConfig) -> bool:
 
 
 class LevelVectors(InputModule):  # type: ignore[misc]  # the library is untyped here
-    """What one level meets: words of texts, and units of video and picture files."""
+    """A module that encodes what one level compares: words of texts, units of files."""
 
     def __init__(self, model: Model, level: str) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class LevelVectors(InputModule):  # type: ignore[misc]  # the library is untyped
 
     @property
     def modalities(self) -> list[str]:
-        """What it takes: texts, and the paths of files."""
+        """The inputs it accepts: texts, and the paths of video and picture files."""
         return ["text", "video", "image"]
 
     def get_embedding_dimension(self) -> int:
-        """How long a vector is."""
+        """Return the width of a vector."""
         return self.model.backbone.width
 
     def preprocess(

@@ -41,21 +41,21 @@ from ucofia.errors import UCoFiAError, UCoFiAWarning
 
 add_panels()
 
-# Every complaint about the arguments derives from this one, which typer does not export by name.
+# The base of all errors of usage, which typer does not export by name.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
 RETRY_SECONDS = 0.05  # between two looks whether an import has ended
 SHOW_CURSOR = "\x1b[?25h"
 INTERRUPTED_TEXT = "ucofia: interrupted; what was finished is kept."
-GENERAL = ("-v", "-vv", "--verbose", "--debug")
+GENERAL_OPTIONS = ("-v", "-vv", "--verbose", "--debug")
 _plain_warning = warnings.formatwarning
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; our own errors, and those of files, are one line and exit code 1."""
     warnings.formatwarning = _warning
-    # Read when torch is imported. Else threads that wait for one another keep a core busy, and
-    # where anything else runs beside them, most of the time goes into waiting.
+    # Read when torch is imported: OpenMP threads that wait then sleep instead of spinning, which
+    # is much faster where other processes use the cores as well.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal of another encoding shows escapes
@@ -128,14 +128,14 @@ def _interrupt(thread: int, number: int) -> None:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take the options of every verb, wherever they stand before `--`, from the others."""
+    """Separate the general options, which may stand anywhere before `--`, from other words."""
     end = argv.index("--") if "--" in argv else len(argv)
-    general = [word for word in argv[:end] if word in GENERAL]
-    return general, [word for word in argv[:end] if word not in GENERAL] + list(argv[end:])
+    general = [word for word in argv[:end] if word in GENERAL_OPTIONS]
+    return general, [word for word in argv[:end] if word not in GENERAL_OPTIONS] + list(argv[end:])
 
 
 def _explained(message: str) -> str:
-    """Say what to do about words that a verb does not take: most often quotes are missing."""
+    """Add advice to typer's message about extra words: most often quotes are missing."""
     if not message.startswith("Got unexpected extra argument"):
         return message
     words = message.partition(" (")[2].removesuffix(")")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ucofia.atomic import write_atomic
-from ucofia.cli import console
 from ucofia.cli.app import app
+from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import (
     BankLimitOption,
     BatchOption,
@@ -68,7 +68,9 @@ def ablate(
     head_rate: HeadRateOption = None,
     freeze: Annotated[
         list[str] | None,
-        typer.Option(help="A part of the towers that stays; may be repeated. Default: vision."),
+        typer.Option(
+            help="A part of the towers that is not trained; may be repeated. Default: vision."
+        ),
     ] = None,
     rate: RateOption = None,
     captions: CaptionsOption = None,
@@ -105,7 +107,7 @@ def ablate(
         rate=rate,
         captions=captions,
     )
-    with console.progress_bar(quiet=json) as progress:
+    with progress_bar(quiet=json) as progress:
         setup: Setup
         if on_tokens is None:
             from ucofia.research.ablate.shapes_setup import ShapesSetup
@@ -117,22 +119,22 @@ def ablate(
         names = chosen([name for name in (only or "").split(",") if name], setup)
         with _spreading(cluster) as spread:
             for name, seed, was_done in job.run(names, range(seeds), spread=spread):
-                console.print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
+                print_message(f"{name}, seed {seed}: {'was done' if was_done else 'done'}")
     # What `shapes` was run on need not be drawn again to be shown.
     shown = None if dataset == DRAWN else setup
     found = table.read(job.results, shown)
     if json:
-        console.show_json({name: list(runs) for name, runs in found.found.items()})
+        show_json({name: list(runs) for name, runs in found.found.items()})
         return 0
     text = table.page(found, on_tokens=shown is not None)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "ablation.md", text)
-    console.show(*text.split("\n"))
+    show(*text.split("\n"))
     return 0
 
 
 def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] | None]":
-    """What trains rows at the same time, if a cluster is named."""
+    """Return what trains rows in parallel on a cluster, or None without one."""
     if cluster is None:
         return nullcontext()
     from ucofia.cluster.tasks import spreading
@@ -143,7 +145,7 @@ def _spreading(cluster: str | None) -> "AbstractContextManager[Spread[Any, Any] 
 def _on_tokens(
     name: str, data: Path | None, tokens: Path | None, backbone: str | None
 ) -> "Callable[..., TokensSetup]":
-    """Open what an ablation on tokens needs; what is wrong is told before torch is loaded."""
+    """Open what an ablation on tokens needs; errors are raised before torch is imported."""
     from ucofia.datasets.registry import open_data
     from ucofia.model_names import require_model_name
     from ucofia.presets import PRESETS

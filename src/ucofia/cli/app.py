@@ -58,7 +58,7 @@ app = typer.Typer(
 def _root(
     version: VersionOption = False, verbose: VerboseOption = 0, debug: DebugOption = False
 ) -> None:
-    """Options of every verb; `main` lets them stand anywhere on the line."""
+    """Define the options of every verb; `main` accepts them anywhere on the line."""
     configure_log(verbose)
 
 

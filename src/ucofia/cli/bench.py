@@ -29,9 +29,7 @@ SCORED_SEGMENTS = 1000  # that a query is scored against
 TEXT = "a man in a red jacket rides a bicycle down a hill"
 PIXELS = (360, 640)
 SECONDS = 30  # of a clip that is decoded: one window of a long video
-RATE, HOLD = 25, 5  # frames a second, and how many of them show the same
-
-
+RATE, HOLD = 25, 5  # frames per second, and how many in a row are equal
 CLIPS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking head, still camera"}
 
 
@@ -39,7 +37,9 @@ CLIPS = {"cuts": "fast cuts: a new picture every second", "talk": "a talking hea
 def bench(
     model: Annotated[str, typer.Option(help="Name or folder of a model.")] = "starter",
     device: DeviceOption = "cpu",
-    repeats: Annotated[int, typer.Option(help="Of each; the median counts.", min=1)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of each measurement; the median counts.", min=1)
+    ] = 3,
     json: JsonOption = False,
 ) -> int:
     """Measure decoding, encoding and scoring here, and estimate the time for an hour of video.

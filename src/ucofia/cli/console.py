@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, messages, log and progress on stderr, and where an index is.
+"""The terminal: results on stdout; messages, log and progress on stderr.
 
 The only file of the command line that prints. File names, texts and errors come from outside, so
 everything printed passes `printable`: an escape sequence in a file name is shown, not obeyed.
@@ -12,92 +12,25 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
+from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
-    from ucofia.index.results.hits import Hit
     from ucofia.progress import Progress
 
-NO_MATCH = 3
 CLEAR_LINE = "\r\x1b[K"
 PLAIN_SECONDS = 10.0  # between two lines of progress where no bar can be drawn
-PACE_STEPS = 30  # of which the time left is estimated: what was skipped at first says nothing
+PACE_STEPS = 30  # last reports, from which the time left is estimated
 
 # C0 and C1 controls, surrogates, line separators, and formats that reorder or hide text; not
 # U+200C and U+200D, which several scripts and emoji need.
 _FORMATS = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 _UNPRINTABLE = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff{_FORMATS}]")
 _UNPRINTABLE_IN_JSON = re.compile(f"[\x7f-\x9f\ud800-\udfff{_FORMATS}]")
-
-INDEX_VARIABLE = "UCOFIA_INDEX"
-INDEX_FOLDER = ".ucofia"
-LAST_INDEX = "last-index"  # in the cache: where `ucofia index FOLDER` was last used
-
-
-def index_for(paths: Sequence[str], given: str | None, *, is_cluster: bool = False) -> str:
-    """Return where the index of some folders is: as given, by the variable, or in the first."""
-    here = [Path(os.path.expanduser(path)) for path in paths if not _is_elsewhere(path)]
-    if len(here) < len(paths) and not is_cluster:
-        strange = next(path for path in paths if _is_elsewhere(path))
-        raise SettingError("source", strange, "lists and object stores need --cluster local")
-    for path in here:
-        if not path.exists():  # before an index is made for a name that was mistyped
-            raise UnreadableVideoError(path, "there is no such file or folder")
-    named = given or os.environ.get(INDEX_VARIABLE)
-    if named:
-        return named
-    if _is_elsewhere(paths[0]):
-        raise SettingError("index", None, f"say where, with --index: {paths[0]} is no folder here")
-    first = here[0].absolute()
-    return str((first if first.is_dir() else first.parent) / INDEX_FOLDER)
-
-
-def _is_elsewhere(path: str) -> bool:
-    """Tell a list of files or an address from a file or folder; a file may be called anything."""
-    return (path.startswith("@") or "://" in path) and not os.path.lexists(path)
-
-
-def index_here(given: str | None, *, or_last: bool = True) -> str:
-    """Find the index to search: as given, by the variable, upwards from here, or the last made."""
-    named = given or os.environ.get(INDEX_VARIABLE)
-    if named:
-        if not _is_elsewhere(named) and not os.path.exists(os.path.expanduser(named)):
-            raise NoIndexError(named)  # before anything heavy is loaded
-        return _index_of_folder(named)
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / INDEX_FOLDER).is_dir():
-            return str(folder / INDEX_FOLDER)
-    from ucofia.package_files import cache_folder
-
-    with suppress(OSError, UnicodeDecodeError):
-        last = Path((cache_folder() / LAST_INDEX).read_text(encoding="utf-8"))
-        if or_last and last.is_dir():
-            print_message(f"in the index {last}")
-            return str(last)
-    raise NoIndexError(None)
-
-
-def _index_of_folder(named: str) -> str:
-    """Return the index of a folder of videos, where that was named instead of the index."""
-    inside = os.path.join(os.path.expanduser(named), INDEX_FOLDER)
-    return inside if not _is_elsewhere(named) and os.path.isdir(inside) else named
-
-
-def remember_index(where: str, given: str | None) -> None:
-    """Let `search` and `serve` find an index from any folder, unless it was put elsewhere."""
-    if given is None and not os.environ.get(INDEX_VARIABLE) and Path(where).is_dir():
-        from ucofia.atomic import write_atomic
-        from ucofia.package_files import cache_folder
-
-        with suppress(OSError):  # a cache that cannot be written only costs an option
-            cache_folder().mkdir(parents=True, exist_ok=True)
-            write_atomic(cache_folder() / LAST_INDEX, where)
 
 
 def printable(text: str) -> str:
@@ -149,7 +82,7 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def loading(what: str = "loading the model") -> Iterator[None]:
-    """Show on a terminal what is waited for, until it is there; libraries take seconds to load."""
+    """Show a message on a terminal while something loads; imports alone take seconds."""
     if not sys.stderr.isatty():
         yield
         return
@@ -164,7 +97,14 @@ def loading(what: str = "loading the model") -> Iterator[None]:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Progress | None]":
-    """Draw a bar per stage, with the time left; a line now and then without a terminal."""
+    """Yield a progress callback that draws one bar per stage, with the time left.
+
+    Without a terminal it prints a line every few seconds.
+
+    Args:
+        quiet: Yield None, so that nothing is shown.
+        in_bytes: Whether counts are bytes, which are written as MB.
+    """
     if quiet:
         yield None
         return
@@ -188,7 +128,7 @@ def progress_bar(*, quiet: bool = False, in_bytes: bool = False) -> "Iterator[Pr
 
         def report(what: str, done: int, total: int | None) -> None:
             what = printable(what)
-            stage = what.split()[0]  # "epoch 3 loss 0.71" goes on where "epoch 2 ..." was
+            stage = what.split()[0]  # "epoch 3 loss 0.71" continues the bar of "epoch 2 ..."
             if stage not in tasks:
                 tasks[stage] = drawn.add_task(what, total=total, count="", left="")
                 paces[stage] = Pace()
@@ -216,7 +156,7 @@ def size_text(count: int) -> str:
 
 
 def _plain_progress(written: Callable[[int], str]) -> "Progress":
-    """Print a line of progress now and then, where there is no terminal."""
+    """Return a callback that prints a line of progress every `PLAIN_SECONDS`."""
     printed_at = time.monotonic()
     paces: dict[str, Pace] = {}
 
@@ -261,14 +201,6 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def exit_code(hits: "Sequence[Hit]", *, is_empty: bool) -> int:
-    """Return the exit code of a search, and say so when nothing matches."""
-    if any(hit.is_match is not False for hit in hits):
-        return 0
-    print_message("this index is empty" if is_empty else "nothing in this index matches")
-    return NO_MATCH
 
 
 def lines(path: Path) -> list[str]:

@@ -1,7 +1,4 @@
-"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`.
-
-Also the frames of commands that train or test: decoded once, into a cache beside the data.
-"""
+"""Data sets on the command line: `data list`, `check`, `cache`, `tokens` and `shapes`."""
 
 import os
 from collections.abc import Sequence
@@ -15,13 +12,11 @@ import typer
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
-from ucofia.errors import SettingError
 
 if TYPE_CHECKING:
     from ucofia.datasets.frame_cache import CacheReport
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
-    from ucofia.progress import Progress
 
 data = typer.Typer(
     help="Data sets: what is there, what is wrong, decode once.", no_args_is_help=True
@@ -35,7 +30,7 @@ QualityOption = Annotated[
 ]
 RuleOption = Annotated[
     Literal["uniform", "authors"],
-    typer.Option(help="Which frames: evenly spread, or as the authors' code."),
+    typer.Option(help="Which frames: evenly spaced, or as in the authors' code."),
 ]
 SplitsOption = Annotated[str, typer.Option(help="Which splits, with commas.")]
 Workers = Annotated[int, typer.Option(help="Decoding processes.", min=1)]
@@ -60,7 +55,7 @@ def check(
     name: DatasetArgument,
     data: DataOption = None,
     decode: Annotated[
-        bool, typer.Option(help="Open every video, not only look for it.", metavar="")
+        bool, typer.Option(help="Also decode a frame of every video.", metavar="")
     ] = True,
     workers: Workers = os.cpu_count() or 1,
     json: JsonOption = False,
@@ -127,7 +122,7 @@ def tokens(
     workers: Annotated[int, typer.Option(help="Encoding processes.", min=1)] = 1,
     threads: Annotated[int, typer.Option(help="Torch's threads in each process.", min=1)] = 1,
     niceness: Annotated[
-        int, typer.Option("--nice", help="Give way to other processes: 0 to 19.", min=0, max=19)
+        int, typer.Option("--nice", help="Niceness of the encoding processes.", min=0, max=19)
     ] = 10,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
@@ -172,7 +167,7 @@ def tokens(
 @data.command()
 def shapes(
     out: Annotated[Path, typer.Option(help="Folder for the videos and captions.csv.")],
-    seed: Annotated[int, typer.Option(help="Another seed draws another data set.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data set.")] = 0,
     train: Annotated[int, typer.Option(help="Groups of seven training videos.", min=1)] = 500,
     val: Annotated[int, typer.Option(help="Groups of seven validation videos.", min=1)] = 30,
     test: Annotated[int, typer.Option(help="Groups of seven test videos.", min=1)] = 100,
@@ -199,7 +194,7 @@ def _towers(name: str, device: str) -> "Model":
 
 
 def _videos(dataset: "Dataset", splits: str) -> "list[VideoItem]":
-    """The videos of some splits."""
+    """Return the videos of the splits that are named, with commas."""
     return [video for name in splits.split(",") for video in dataset.split(name).videos]
 
 
@@ -219,27 +214,3 @@ def _examples(lines: Sequence[str]) -> None:
         show(f"  {line}")
     if len(lines) > _EXAMPLES:
         show(f"  and {len(lines) - _EXAMPLES:,} more (--json lists them all)")
-
-
-def frame_cache_folder(data: Path | None, cache: Path | None) -> Path:
-    """Return where the frames of a data set are kept."""
-    assert data is not None  # only `shapes` does without a folder, and it has frames
-    return cache or data / ".ucofia-cache"
-
-
-def decode_once(
-    videos: "Sequence[VideoItem]",
-    folder: Path,
-    model: "Model",
-    *,
-    workers: int,
-    progress: "Progress | None",
-) -> None:
-    """Decode the videos that a cache lacks, as the model wants them."""
-    from ucofia.datasets.frame_cache import CacheSettings, fill_cache
-
-    if model.pixels is None:
-        raise SettingError("model", "features", "videos need towers that look at pixels")
-    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
-    workers = workers or os.cpu_count() or 1
-    fill_cache(videos, folder, settings, workers=workers, progress=progress)

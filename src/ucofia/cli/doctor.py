@@ -18,7 +18,7 @@ LOW_DISK_BYTES = 2 << 30
 def doctor(json: JsonOption = False) -> int:
     """Try every part that is needed here. Ends with code 1 if something is wrong."""
     checks: dict[str, Callable[[], str]] = {
-        "python": lambda: platform.python_version(),
+        "python": platform.python_version,
         "torch": _torch,
         "decoder": _decoder,
         "index store": _store,
@@ -37,7 +37,7 @@ def doctor(json: JsonOption = False) -> int:
 def _tried(check: Callable[[], str]) -> tuple[bool, str]:
     try:
         return True, check()
-    except Exception as error:  # whatever is wrong with a machine, the list goes on
+    except Exception as error:  # whatever is wrong, the other checks are run
         return False, f"{type(error).__name__}: {error}"
 
 

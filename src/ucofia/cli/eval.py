@@ -1,15 +1,14 @@
 """`ucofia eval`: evaluate a model on a data set, with a report of how it was done."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.data import decode_once, frame_cache_folder
+from ucofia.cli.console import print_message, progress_bar, show, show_json
+from ucofia.cli.frames import evaluation_frames
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -25,13 +24,9 @@ from ucofia.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_sources import FrameSource
-    from ucofia.datasets.registry import OpenedData
-    from ucofia.datasets.types import Dataset
-    from ucofia.evaluate.benchmark import EvaluateOptions, Evaluation
+    from ucofia.evaluate.benchmark import Evaluation
     from ucofia.evaluate.gallery import EvaluationEngine
     from ucofia.model import Model
-    from ucofia.progress import Progress
 
 BankSplitOption = Annotated[
     Literal["train", "val", "test", "none"],
@@ -81,8 +76,8 @@ def evaluate(
         workers=workers,
     )
     loaded = checkpoint.load(model, device=device)
-    with console.progress_bar(quiet=json) as progress:
-        known, frames, options = with_frames(
+    with progress_bar(quiet=json) as progress:
+        known, frames, options = evaluation_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         with _engine(cluster) as engine:
@@ -96,11 +91,11 @@ def evaluate(
 
 
 def _engine(cluster: str | None) -> "AbstractContextManager[EvaluationEngine]":
-    """Where it is computed: in this process, or on a cluster if one is named."""
+    """Return the engine of this process, or of a cluster if one is named."""
     if cluster is None:
-        from ucofia.evaluate.gallery import HERE
+        from ucofia.evaluate.gallery import THIS_PROCESS
 
-        return nullcontext(HERE)
+        return nullcontext(THIS_PROCESS)
     from ucofia.cluster.evaluate import connected_engine
 
     return connected_engine(cluster)
@@ -121,42 +116,8 @@ def _report(
     if out is not None:
         report.write(found, result, out)
         figures.save(figures.draw_hubness(found), out / "retrieved")
-        console.print_message(f"written to {out}")
+        print_message(f"written to {out}")
     if json:
-        console.show_json(result)
+        show_json(result)
     else:
-        console.show(*report.page(result).split("\n"))
-
-
-def with_frames(
-    opened: "OpenedData",
-    model: "Model",
-    options: "EvaluateOptions",
-    *,
-    data: Path | None,
-    cache: Path | None,
-    tokens: Path | None,
-    progress: "Progress | None",
-) -> "tuple[Dataset, FrameSource, EvaluateOptions]":
-    """Decode what is needed, once; leave out, and say so, what cannot be decoded."""
-    from ucofia.datasets.frame_cache import CacheFrames, open_cache
-    from ucofia.datasets.splits import keep_videos
-    from ucofia.datasets.token_cache import TokenFrames, open_tokens
-    from ucofia.evaluate.benchmark import needed_videos
-
-    dataset = opened.dataset
-    if tokens is None and opened.frames is not None:
-        return dataset, opened.frames, options
-    cached: CacheFrames | TokenFrames
-    if tokens is not None:
-        cached = open_tokens(tokens).of(model.config)
-        cached.require(model)
-    else:
-        folder = frame_cache_folder(data, cache)
-        videos = needed_videos(dataset, options)
-        decode_once(videos, folder, model, workers=options.workers, progress=progress)
-        cached = open_cache(folder)
-    # The bank keeps its texts when its videos are missing; the tested split loses both.
-    others = (split for split in dataset.splits if split.name != options.split)
-    kept = {video.id for other in others for video in other.videos} | set(cached.videos)
-    return keep_videos(dataset, kept), cached, replace(options, available=set(cached.videos))
+        show(*report.page(result).split("\n"))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ucofia.cli import console
 from ucofia.cli.app import app
-from ucofia.cli.eval import with_frames
+from ucofia.cli.console import progress_bar, show
+from ucofia.cli.frames import evaluation_frames
 from ucofia.cli.options import (
     BankLimitOption,
     CacheOption,
@@ -69,19 +69,19 @@ def figure(
         raise SettingError("tokens", tokens, f"{name} shows frames; leave it out")
     opened = open_data(dataset or _trained_on(model), data)
     loaded = checkpoint.load(model, device=device)
-    with console.progress_bar() as progress:
-        known, frames, _ = with_frames(
+    with progress_bar() as progress:
+        known, frames, _ = evaluation_frames(
             opened, loaded, options, data=data, cache=cache, tokens=tokens, progress=progress
         )
         found = evaluate(loaded, known, frames, options=options, progress=progress)
         drawn = _drawn(name, loaded, found, frames)
     for path in figures.save(drawn, out or Path(name)):
-        console.show(str(path))
+        show(str(path))
     return 0
 
 
 def _trained_on(model: str) -> str:
-    """The data set of a run folder."""
+    """Return the data set that the model of a run folder was trained on."""
     try:
         result = json.loads((Path(model) / "result.json").read_bytes())
         named = result["dataset"]

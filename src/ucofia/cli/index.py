@@ -12,18 +12,16 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
-    exit_code,
-    index_for,
-    index_here,
     lines,
     loading,
     print_message,
     progress_bar,
-    remember_index,
     show,
     show_json,
     size_text,
 )
+from ucofia.cli.hits import distinct_answers, exit_code
+from ucofia.cli.locate import find_index, index_path_for, remember_index
 from ucofia.cli.options import (
     ClusterOption,
     DeviceOption,
@@ -32,7 +30,6 @@ from ucofia.cli.options import (
     LockTimeoutOption,
     TopOption,
 )
-from ucofia.cli.search import answer
 from ucofia.cli.setup import require_starter
 from ucofia.errors import (
     DamagedIndexError,
@@ -63,62 +60,78 @@ NewIndexOption = Annotated[
         help="Folder of the index. Default: $UCOFIA_INDEX, or .ucofia in the first folder.",
     ),
 ]
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Videos, GIFs, pictures, or folders of them. With --cluster also @FILE, a list "
+        "of them, and addresses like s3://bucket/folder."
+    ),
+]
+IndexModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name or folder of the model. For an existing index: another model that encodes "
+        "videos alike, to answer queries from now on. Default: starter."
+    ),
+]
+SegmentOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How a new index cuts videos: auto, whole, or seconds per segment. Default: auto."
+    ),
+]
+BankOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file of texts like your queries, one per line, to balance scores against."
+    ),
+]
+PruneOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--prune/--no-prune",
+        help="Remove files from the index that are gone from disk, always or never. Default: "
+        "unless their folder is empty or missing, as when a disk is not connected.",
+        metavar="",
+    ),
+]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", help="Keep running, and add files every --every seconds.", metavar=""),
+]
+EveryOption = Annotated[float, typer.Option(help="Seconds between two runs of --watch.", min=0)]
+DecodersOption = Annotated[
+    int | None, typer.Option(help="Processes that decode. Default: one less than cores.", min=1)
+]
+ScratchOption = Annotated[
+    float,
+    typer.Option(help="Disk space for fetched videos in GB, per worker of a cluster.", min=0.1),
+]
+# What --watch waits for: a disk that is away or full, another writer.
+TRANSIENT_ERRORS = (
+    DamagedIndexError,
+    NoIndexError,
+    UnreadableVideoError,
+    UnreachableIndexError,
+    IndexWriteError,
+    IndexBusyError,
+)
 
 
 @app.command("index")
 def index_command(
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            help="Videos, GIFs, pictures, or folders of them. With --cluster also @FILE, a list "
-            "of them, and addresses like s3://bucket/folder."
-        ),
-    ],
+    paths: SourcesArgument,
     index: NewIndexOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of a new index, a name or a folder, or one that encodes videos as the "
-            "index's own does and shall answer from now on. Default: starter."
-        ),
-    ] = None,
-    segment: Annotated[
-        str | None,
-        typer.Option(
-            help="How a new index cuts videos: auto, whole, or seconds per segment. Default: auto."
-        ),
-    ] = None,
-    bank: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of texts like your queries, one per line, to balance scores against."
-        ),
-    ] = None,
-    prune: Annotated[
-        bool | None,
-        typer.Option(
-            "--prune/--no-prune",
-            help="Forget files that are gone, always or never. Default: unless their folder is "
-            "empty or away, as when a disk is not connected.",
-            metavar="",
-        ),
-    ] = None,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Stay, and look again every --every seconds.", metavar=""),
-    ] = False,
-    every: Annotated[
-        float, typer.Option(help="Seconds between two looks with --watch.", min=0)
-    ] = 10.0,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes that decode. Default: one less than cores.", min=1),
-    ] = None,
+    model: IndexModelOption = None,
+    segment: SegmentOption = None,
+    bank: BankOption = None,
+    prune: PruneOption = None,
+    watch: WatchOption = False,
+    every: EveryOption = 10.0,
+    workers: DecodersOption = None,
     lock_timeout: LockTimeoutOption = None,
     cluster: ClusterOption = None,
-    scratch_gb: Annotated[
-        float, typer.Option(help="Room for fetched videos, per worker of a cluster.", min=0.1)
-    ] = 8.0,
+    scratch_gb: ScratchOption = 8.0,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> int:
@@ -128,24 +141,19 @@ def index_command(
 
     Example: ucofia index ~/Videos
     """
-    where = index_for(paths, index, is_cluster=cluster is not None)
+    where = index_path_for(paths, index, is_cluster=cluster is not None)
     texts = None if bank is None else lines(bank)
     may_be_empty = watch or cluster is not None
-    opened, is_new = _opened(where, model, segment, device, of=None if may_be_empty else paths)
+    opened, is_new = _open_or_create(
+        where, model, segment, device, of=None if may_be_empty else paths
+    )
     remember_index(where, index)
-    before = opened.settings
     if model is not None and not is_new:
-        with progress_bar(quiet=json) as progress:
-            changed = opened.use_model(model, lock_timeout=lock_timeout, progress=progress)
-        if changed:
-            was = before.model if before.model != model else f"another {model}"
-            print_message(f"{model} answers in the place of {was}; the vectors are the same")
+        _use_model(opened, model, lock_timeout, quiet=json)
     if texts is not None:
         with progress_bar(quiet=json) as progress:
             opened.set_bank(texts, lock_timeout=lock_timeout, progress=progress)
-    add: Callable[..., AddReport] = partial(
-        type(opened).add, prune=prune, workers=workers, lock_timeout=lock_timeout
-    )
+    add: Callable[..., AddReport] = partial(type(opened).add, workers=workers)
     if cluster is not None:
         from ucofia.cluster import ingest
 
@@ -155,45 +163,62 @@ def index_command(
             device=device,
             scratch_bytes=int(scratch_gb * (1 << 30)),
         )
-        add = partial(ingest.add, options=options, prune=prune, lock_timeout=lock_timeout)
-    last, trouble = None, ""
+        add = partial(ingest.add, options=options)
+    add = partial(add, paths=paths, prune=prune, lock_timeout=lock_timeout)
+    with progress_bar(quiet=json) as progress:
+        report = add(opened, retry=True, progress=progress)
+    show_json(report) if json else _print_report(report, opened, None)
+    if watch:
+        print_message(f"looking again every {every:g} s; Ctrl-C ends it")
+        _watch(opened, add, report, every, json=json)
+    return 0
+
+
+def _use_model(opened: "Index", model: str, lock_timeout: float | None, *, quiet: bool) -> None:
+    """Let another model answer queries of an index, and say so if that changed anything."""
+    before = opened.settings.model
+    with progress_bar(quiet=quiet) as progress:
+        changed = opened.use_model(model, lock_timeout=lock_timeout, progress=progress)
+    if changed:
+        was = before if before != model else f"another {model}"
+        print_message(f"{model} answers in the place of {was}; the vectors are the same")
+
+
+def _watch(
+    opened: "Index",
+    add: "Callable[..., AddReport]",
+    last: "AddReport",
+    every: float,
+    *,
+    json: bool,
+) -> None:
+    """Add again every `every` seconds until an interrupt, and print the reports that have news.
+
+    A file that hung a decoder is not tried again. Transient errors are printed once. An index
+    that was deleted while it was read looks damaged at first; the same damage twice is raised.
+    """
+    trouble = ""
+    time.sleep(every)
     while True:
         try:
-            # One costly failure per run is enough: a file that hangs stays a file that hangs.
             with progress_bar(quiet=json) as progress:
-                report = add(opened, paths=paths, retry=last is None, progress=progress)
+                report = add(opened, retry=False, progress=progress)
         except IndexReplacedError as error:
-            if last is None:
-                raise
             print_message(f"ucofia: {error}", "going on with the index that is there now")
-            with suppress(NoIndexError, DamagedIndexError):  # deleted again: the next look says so
+            with suppress(NoIndexError, DamagedIndexError):  # deleted again: `add` says so
                 opened = opened.reopened()
             continue
-        except (
-            DamagedIndexError,
-            NoIndexError,
-            UnreadableVideoError,
-            UnreachableIndexError,
-            IndexWriteError,
-            IndexBusyError,
-        ) as error:
-            # What goes away while it is read looks damaged; what still does at the next look, is.
-            is_damaged = isinstance(error, DamagedIndexError) and str(error) == trouble
-            if last is None or is_damaged:
+        except TRANSIENT_ERRORS as error:
+            if isinstance(error, DamagedIndexError) and str(error) == trouble:
                 raise
-            # A disk that is away or full, another writer: whoever watches waits until it is back.
             if str(error) != trouble:
                 print_message(f"ucofia: {error}", "looking again until this is mended")
             trouble = str(error)
         else:
             trouble = ""
-            if last is None or _is_news(report, last):
+            if _has_news(report, last):
                 show_json(report) if json else _print_report(report, opened, last)
-                if last is None and watch:
-                    print_message(f"looking again every {every:g} s; Ctrl-C ends it")
             last = report
-        if not watch:
-            return 0
         time.sleep(every)
 
 
@@ -203,7 +228,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
     from ucofia.index.info import info as count  # not the whole Index, which costs torch
     from ucofia.index.storage.store import Store
 
-    facts = count(Store.open(index_here(index)))
+    facts = count(Store.open(find_index(index)))
     if json:
         show_json(facts.to_dict())
         return 0
@@ -215,7 +240,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 
 
 def _described(facts: "IndexInfo") -> Iterator[tuple[str, str]]:
-    """What an index holds, in words; every number is in --json."""
+    """Yield (name, text) lines of what an index holds; every number is in --json."""
     size = "" if facts.size_bytes is None else f" ({_size(facts.size_bytes)})"
     yield "index", f"{facts.index}{size}"
     length = format_timecode(facts.seconds_of_video)
@@ -247,7 +272,7 @@ def remove(
     json: JsonOption = False,
 ) -> int:
     """Take videos out of an index. The files themselves stay untouched."""
-    place = index_here(index, or_last=False)
+    place = find_index(index, or_last=False)
     from ucofia.index.journal import has_pending
     from ucofia.index.storage.location import where
     from ucofia.index.storage.store import Store
@@ -268,7 +293,7 @@ def remove(
 @app.command()
 def verify(index: IndexOption = None, json: JsonOption = False) -> int:
     """Read the whole index and compare it with its checksums. Ends with code 1 on damage."""
-    place = index_here(index)
+    place = find_index(index)
     with loading("opening the index"):
         from ucofia.index.index import Index  # costs torch
 
@@ -286,7 +311,7 @@ def compact(
     index: IndexOption = None, lock_timeout: LockTimeoutOption = None, json: JsonOption = False
 ) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
-    place = index_here(index, or_last=False)
+    place = find_index(index, or_last=False)
     with loading("opening the index"):
         from ucofia.index.index import Index  # costs torch
 
@@ -307,7 +332,7 @@ def export(
     text: Annotated[str | None, typer.Option(help="Write clips of what this text finds.")] = None,
     top: TopOption = 5,
     seconds: Annotated[float, typer.Option(help="Length of a clip, at most 60.")] = 6.0,
-    complete: Annotated[
+    show_all: Annotated[
         bool, typer.Option("--all", help="Also clips of what is called no match.", metavar="")
     ] = False,
     device: DeviceOption = "cpu",
@@ -322,11 +347,10 @@ def export(
     """
     if not 0 < seconds <= 60:
         raise SettingError("seconds", seconds, "a clip is more than 0 and at most 60 s long")
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
         from ucofia.index.results.export import cut
-        from ucofia.index.results.hits import Filters
 
         opened = Index.open(where, device=device)
     if text is None:
@@ -336,28 +360,30 @@ def export(
     newest = opened.newest()
 
     def ask(texts: Sequence[str], count: int) -> "list[list[Hit]]":
-        return newest.search_many(texts, top=count, exact=True, grouped=True, filters=Filters())
+        return newest.search_many(texts, top=count)
 
-    (found,) = answer(newest, [text], top, ask)
+    (found,) = distinct_answers(newest, [text], top, ask)
     hits = [one.hit for one in found]
     code = exit_code(hits, is_empty=not len(opened))
-    kept = [hit for hit in hits if complete or hit.is_match is not False]
+    kept = [hit for hit in hits if show_all or hit.is_match is not False]
     if len(kept) < len(hits):
-        left = (
-            "left out: 1 video"
-            if len(hits) - len(kept) == 1
-            else f"left out: {len(hits) - len(kept)} videos"
-        )
-        print_message(f"{left} that may not match; --all writes clips of them too")
+        left = len(hits) - len(kept)
+        videos = "1 video" if left == 1 else f"{left} videos"
+        print_message(f"left out: {videos} that may not match; --all writes clips of them too")
     clips = [str(cut(hit, out, seconds=seconds)) for hit in kept]
     show_json(clips) if json else show(*clips)
     return code
 
 
-def _opened(
+def _open_or_create(
     where: str, model: str | None, segment: str | None, device: str, *, of: list[str] | None
 ) -> "tuple[Index, bool]":
-    """Open an index, or make a new one (True); of folders without videos, none is made."""
+    """Open an index, or make a new one; the second value tells whether it is new.
+
+    Raises:
+        NoVideosError: There is nothing to index in the folders `of`, unless that is None.
+        SettingError: `segment` is another one than the index was made with.
+    """
     with loading():
         from ucofia.errors import IndexExistsError
         from ucofia.index.discover import find
@@ -393,7 +419,7 @@ def _segment(text: str) -> "Segment":
     raise typer.BadParameter("it must be auto, whole or seconds", param_hint="--segment")
 
 
-def _is_news(report: "AddReport", last: "AddReport") -> bool:
+def _has_news(report: "AddReport", last: "AddReport") -> bool:
     changes = report.added or report.changed or report.moved or report.removed
     return bool(changes or _new_failures(report, last))
 

@@ -74,7 +74,9 @@ def show_preset(
 def push(
     run: Annotated[Path, typer.Argument(help="A model's folder, such as a finished run.")],
     name: Annotated[str, typer.Argument(help="user/name on the hub.")],
-    private: Annotated[bool, typer.Option(help="Only you can see it.", metavar="")] = False,
+    private: Annotated[
+        bool, typer.Option(help="Make the repository private.", metavar="")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Share a model on the Hugging Face hub; `ucofia.load("user/name")` finds it there.

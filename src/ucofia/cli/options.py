@@ -66,21 +66,19 @@ CacheOption = Annotated[
     typer.Option(help="Folder for decoded frames. Default: .ucofia-cache in the data set's."),
 ]
 WorkersOption = Annotated[
-    int, typer.Option(help="Processes that load frames; to decode, 0 takes all cores.", min=0)
+    int, typer.Option(help="Processes that load frames, and that decode (0: all cores).", min=0)
 ]
 TokensOption = Annotated[
     Path | None,
-    typer.Option(help="Folder of stored tokens (`ucofia data tokens`); pixels are not touched."),
+    typer.Option(help="Folder of stored tokens (`ucofia data tokens`); nothing is decoded."),
 ]
 CaptionsOption = Annotated[
     int | None,
-    typer.Option(
-        help="Captions of each video in an epoch, others each time. Default: all.", min=1
-    ),
+    typer.Option(help="Captions per video and epoch, drawn anew each time. Default: all.", min=1),
 ]
 PrecisionOption = Annotated[
     Literal["float32", "bfloat16", "float16"],
-    typer.Option(help="Number type in the towers."),
+    typer.Option(help="Floating-point type of the towers."),
 ]
 RateOption = Annotated[
     list[str] | None,

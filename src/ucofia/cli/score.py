@@ -65,7 +65,7 @@ def score(
     truth: TruthOption = None,
     normalise: NormaliseOption = None,
     temperature: TemperatureOption = None,
-    iterations: Annotated[int, typer.Option(help="Of Sinkhorn-Knopp.", min=1)] = 4,
+    iterations: Annotated[int, typer.Option(help="Iterations of Sinkhorn-Knopp.", min=1)] = 4,
     start: StartOption = "paper",
     at: Annotated[str, typer.Option(help="Depths of recall, with commas.")] = "1,5,10",
     compare: CompareOption = None,

@@ -1,26 +1,24 @@
 """Verbs that query an index: search, describe, similar."""
 
 import os
-from dataclasses import fields
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from ucofia.cli.app import app
 from ucofia.cli.console import (
-    NO_MATCH,
-    exit_code,
-    index_here,
     lines,
     loading,
     print_message,
     show,
     show_json,
 )
+from ucofia.cli.hits import NO_MATCH, distinct_answers, exit_code, print_answers
+from ucofia.cli.locate import find_index
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -31,23 +29,17 @@ from ucofia.cli.options import (
     TopOption,
     UnderOption,
 )
-from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.search import Recall
-    from ucofia.index.snapshot import Snapshot
     from ucofia.index.text_query import TextQuery
 
-T = TypeVar("T")
-
 FIRST_DAY = datetime(1971, 1, 1)
-NAMED = 3  # of videos that are nearly the same
-SAID = 10  # texts of --queries; how more of them are read, and hints about them, are not printed
-FEWEST = 3  # hits that are printed, however unlikely
+QUERIES_ECHOED = 10  # texts of --queries whose reading and hints are printed
 ONLY_AN_ORDER = "best first; this is only an order, the first need not fit"
 WHY_SUFFIXES = (".png", ".jpg", ".json")
 AndOption = Annotated[
@@ -62,8 +54,8 @@ ExactOption = Annotated[
     bool,
     typer.Option(
         "--exact/--fast",
-        help="Score all that could matter, or a fixed number; --fast says how much of the "
-        "exact list it finds here.",
+        help="Give the exact list, or score a fixed number of candidates; --fast reports how "
+        "much of the exact list it finds.",
         metavar="",
     ),
 ]
@@ -86,7 +78,10 @@ QueriesOption = Annotated[
 
 
 class _OneTextEach(TyperCommand):
-    """Takes no words behind the text of --and or --not: they may belong to it, or to TEXT."""
+    """A command that refuses words behind the text of --and or --not.
+
+    They could belong to that text or to TEXT.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse them before the options are taken out of the words."""
@@ -118,7 +113,7 @@ def search(
     top: TopOption = 10,
     exact: ExactOption = True,
     min_confidence: MinConfidenceOption = None,
-    complete: AllOption = False,
+    show_all: AllOption = False,
     explain: ExplainOption = None,
     queries: QueriesOption = None,
     under: UnderOption = None,
@@ -137,7 +132,7 @@ def search(
     text = _joined(words)
     texts = _texts(text, queries, also or without)
     _require_kind(explain)
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 
@@ -148,21 +143,16 @@ def search(
 
     def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
         return newest.search_many(
-            some,
-            top=count,
-            exact=exact,
-            grouped=True,
-            filters=filters,
-            min_confidence=min_confidence,
+            some, top=count, exact=exact, filters=filters, min_confidence=min_confidence
         )
 
-    for question in asked[:SAID]:
+    for question in asked[:QUERIES_ECHOED]:
         if not question.is_plain:
             print_message(f"looking for: {question}")
-    answers = answer(newest, asked, top, ask)
+    answers = distinct_answers(newest, asked, top, ask)
     code = exit_code([one.hit for found in answers for one in found], is_empty=not len(opened))
-    _print(texts if queries else None, answers, json=json, complete=complete)
-    for question in asked[:SAID]:
+    print_answers(texts if queries else None, answers, json=json, show_all=show_all)
+    for question in asked[:QUERIES_ECHOED]:
         for hint in newest.hints(question):
             print_message(f"hint: {hint.message}")
     if explain is not None:
@@ -170,7 +160,7 @@ def search(
         worth = _hits if json else _worth_explaining
         _explain([hit for found in answers for hit in worth(found)], explain)
     if not exact:
-        _say_recall(newest.fast_recall())
+        _print_recall(newest.fast_recall())
     return code
 
 
@@ -193,7 +183,7 @@ def describe(
     Example: ucofia describe beach.mp4
     """
     chosen = None if texts is None else lines(texts)
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 
@@ -233,7 +223,7 @@ def similar(
 
     Example: ucofia similar beach.jpg --top 5
     """
-    where = index_here(index)
+    where = find_index(index)
     with loading():
         from ucofia.index.index import Index  # costs torch
 
@@ -243,75 +233,11 @@ def similar(
     def ask(some: "Sequence[str]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]
 
-    answers = answer(newest, [example], top, ask)
-    _print(None, answers, json=json, complete=True)
+    answers = distinct_answers(newest, [example], top, ask)
+    print_answers(None, answers, json=json, show_all=True)
     if answers[0] and not json:
         print_message(ONLY_AN_ORDER)
     return 0 if answers[0] else NO_MATCH
-
-
-def answer(
-    newest: "Snapshot",
-    asked: "Sequence[T]",
-    top: int,
-    ask: "Callable[[Sequence[T], int], list[list[Hit]]]",
-) -> "list[list[DistinctHit]]":
-    """Answer queries with distinct hits: one per content, none of deleted files, matches first."""
-    from ucofia.index.results.catalogue import catalogue
-    from ucofia.index.results.deduplicate import (
-        LOOK_AHEAD,
-        NearDuplicates,
-        distinct_hits,
-        matches_first,
-    )
-
-    known, is_alike = catalogue(newest.collection.segments, 0), NearDuplicates(newest.collection)
-    found, gone = [], 0
-    first_look = top + LOOK_AHEAD
-    for question, first in zip(asked, ask(asked, first_look), strict=True):
-
-        def ranked(count: int, question: T = question, first: "list[Hit]" = first) -> "list[Hit]":
-            return first if count == first_look else ask([question], count)[0]
-
-        page = distinct_hits(ranked, known, wanted=top, is_alike=is_alike)
-        found.append(matches_first(page.hits))
-        gone += page.gone
-    if gone:
-        print_message(f"{gone} better hits are left out: their files are not there any more")
-    return found
-
-
-def _print(
-    texts: list[str] | None,
-    answers: "list[list[DistinctHit]]",
-    *,
-    json: bool,
-    complete: bool,
-) -> None:
-    """Print the hits of one text, or of several with the texts."""
-    if json:
-        written = [[_written(one) for one in found] for found in answers]
-        if texts is None:
-            show_json(written[0])
-            return
-        pairs = zip(texts, written, strict=True)
-        show_json([{"text": text, "hits": hits} for text, hits in pairs])
-        return
-    for number, found in enumerate(answers):
-        if texts is not None:
-            show(f"# {texts[number]}")
-        print_hits(found, complete=complete)
-
-
-def _written(one: "DistinctHit") -> dict[str, object]:
-    """A hit for programs, with the other files of its content, and those that are nearly alike."""
-    from ucofia.index.calibration.confidence import match_word
-
-    values = {field.name: getattr(one.hit, field.name) for field in fields(one.hit)}
-    values["match"] = match_word(one.hit.confidence, one.hit.is_match)
-    del values["explainer"]
-    places = {"copies": [place.path for place in one.copies]}
-    return values | places | {"similar": [other.info.path for other in one.similar]}
 
 
 def _hits(found: "list[DistinctHit]") -> "list[Hit]":
@@ -319,47 +245,9 @@ def _hits(found: "list[DistinctHit]") -> "list[Hit]":
 
 
 def _worth_explaining(found: "list[DistinctHit]") -> "list[Hit]":
-    """The matches, or the first hit where there are none."""
+    """Return the matches, or the first hit where there are none."""
     hits = _hits(found)
     return [hit for hit in hits if hit.is_match is not False] or hits[:1]
-
-
-def print_hits(found: "list[DistinctHit]", *, complete: bool) -> None:
-    """Print hits as a table, confidence in words; scores are in --json.
-
-    Args:
-        found: the hits, matches first.
-        complete: also those that are called no match, beyond the first few.
-    """
-    from ucofia.index.calibration.confidence import match_word
-
-    matches = sum(one.hit.is_match is not False for one in found)
-    left_out, is_headed = 0, False
-    for number, one in enumerate(found, 1):
-        hit = one.hit
-        word = match_word(hit.confidence, hit.is_match)
-        if word == "no match" and number > FEWEST and not complete:
-            left_out += 1
-            continue
-        if number > matches and not is_headed:
-            show("less likely:" if matches else "closest:")
-            is_headed = True
-        label = f"{word:<12}  " if word else ""
-        show(f"{number:>3}  {label}{hit.path}  at {format_timecode(hit.best_second)}")
-        for moment in hit.moments:
-            if moment.score > hit.score - 0.1 * abs(hit.score):
-                show(f"     {' ' * len(label)}also at {format_timecode(moment.best_second)}")
-        for place in one.copies:
-            show(f"     {' ' * len(label)}also in {place.path}")
-        if one.similar:
-            show(f"     {' ' * len(label)}{len(one.similar)} similar: {_names(one.similar)}")
-    if left_out:
-        print_message(f"not listed: {left_out} more called no match; --all lists all")
-
-
-def _names(found: "Sequence[DistinctHit]") -> str:
-    names = [Path(one.info.path).name for one in found[:NAMED]]
-    return ", ".join([*names, "…"] if len(found) > NAMED else names)
 
 
 def filters_from_options(
@@ -385,7 +273,7 @@ def _question(text: str, also: list[str], without: list[str]) -> "TextQuery":
 
 
 def _joined(words: list[str] | None) -> str | None:
-    """One text of all words, so that it needs no quotes; a folder among them is a slip."""
+    """Join words to one text, so that it needs no quotes; refuse a folder at their end."""
     if not words:
         return None
     if len(words) > 1 and os.path.isdir(os.path.expanduser(words[-1])):
@@ -416,7 +304,7 @@ def _require_kind(path: Path | None) -> None:
         raise typer.BadParameter(f"{path} must end in one of {kinds}", param_hint="--explain")
 
 
-def _say_recall(recall: "Recall | None") -> None:
+def _print_recall(recall: "Recall | None") -> None:
     if recall is None:
         print_message("how much --fast finds is not known: this index has no bank to ask")
     elif not recall.texts:

@@ -13,7 +13,8 @@ from urllib.parse import quote
 import typer
 
 from ucofia.cli.app import app
-from ucofia.cli.console import index_here, loading, print_message, show
+from ucofia.cli.console import loading, print_message, show
+from ucofia.cli.locate import find_index
 from ucofia.cli.options import ClusterOption, DeviceOption, IndexOption
 from ucofia.errors import MissingExtraError, NoIndexError, SettingError
 
@@ -61,7 +62,7 @@ WaitingOption = Annotated[
 ]
 UploadOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Largest picture or video that may be sent. Default: 256."),
+    typer.Option(min=1, help="Largest upload in MB. Default: 256."),
 ]
 BasePathOption = Annotated[
     str | None, typer.Option(help="Path of the page behind a proxy, like /videos.")
@@ -129,11 +130,11 @@ def serve(
     hosts = (*settings.hosts, socket.gethostname(), settings.host)
     settings = settings.model_copy(update={"hosts": hosts})
     _log(settings)
-    places = _places(settings)
+    places = _find_indexes(settings)
     with loading():
         from ucofia.serve.app import create_app  # costs torch
 
-        opened = _opened(places, settings)
+        opened = _open_indexes(places, settings)
     listening = _listening(settings.host, settings.port)
     for one in opened.values():
         print_message(f"{len(one)} segments in {one.path}")
@@ -159,7 +160,7 @@ def mcp(index: IndexOption = None, device: DeviceOption = "cpu") -> int:
     from ucofia.index.index import Index
     from ucofia.serve.mcp_server import run
 
-    run(Index.open(index_here(index), device=device))
+    run(Index.open(find_index(index), device=device))
     return 0
 
 
@@ -173,17 +174,17 @@ def _require_serve() -> None:
         raise MissingExtraError("the web server", "serve") from error
 
 
-def _places(settings: "ServeSettings") -> Sequence[str]:
-    """Where the indexes are; that one is missing is told before anything heavy is loaded."""
+def _find_indexes(settings: "ServeSettings") -> Sequence[str]:
+    """Return where the indexes are; a missing one is an error before torch is imported."""
     try:
-        return [index_here(place) for place in settings.indexes or (None,)]
+        return [find_index(place) for place in settings.indexes or (None,)]
     except NoIndexError:
         if os.path.exists(IN_CONTAINER):
             print_message("no index yet; beside this container: docker compose run --rm index")
         raise
 
 
-def _opened(places: Sequence[str], settings: "ServeSettings") -> "dict[str, Index]":
+def _open_indexes(places: Sequence[str], settings: "ServeSettings") -> "dict[str, Index]":
     """Open all indexes by their names; those of the same model share it."""
     from ucofia.index.index import Index
 
@@ -280,7 +281,7 @@ def _listening(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen()  # who reads the address may ask at once, and waits until we answer
+        listening.listen()  # requests queue from the moment the address is shown
     except (OSError, ValueError, TypeError, OverflowError) as error:  # odd names and ports
         listening.close()
         reason = error.strerror if isinstance(error, OSError) else error

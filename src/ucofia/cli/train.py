@@ -10,7 +10,7 @@ import typer
 
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
-from ucofia.cli.data import decode_once, frame_cache_folder
+from ucofia.cli.frames import train_data
 from ucofia.cli.options import (
     BatchOption,
     CacheOption,
@@ -30,12 +30,7 @@ from ucofia.cli.options import (
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
 
 if TYPE_CHECKING:
-    from ucofia.datasets.registry import OpenedData
-    from ucofia.datasets.token_cache import TokenFrames
-    from ucofia.model import Model
-    from ucofia.progress import Progress
-    from ucofia.train.distributed import World
-    from ucofia.train.settings import TrainData
+    pass
 
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
 OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it is resumed.")]
@@ -52,7 +47,7 @@ BackboneOption = Annotated[
 ]
 FreezeOption = Annotated[
     list[str] | None,
-    typer.Option(help="A part that stays as it is, such as backbone.vision; may be repeated."),
+    typer.Option(help="A part that is not trained, such as backbone.vision; may be repeated."),
 ]
 LossOption = Annotated[
     Literal["contrastive", "dual-softmax", "sigmoid"] | None,
@@ -71,7 +66,8 @@ MergeOption = Annotated[
     typer.Option(help="With --lora: save a whole model, not only what was trained.", metavar=""),
 ]
 ChunkOption = Annotated[
-    int | None, typer.Option(help="Pairs encoded at a time, where memory is short.", min=1)
+    int | None,
+    typer.Option(help="Pairs encoded at a time, to save memory (gradient caching).", min=1),
 ]
 RecomputeOption = Annotated[
     bool,
@@ -169,7 +165,16 @@ def train(
             stored = None if tokens is None else open_tokens(tokens)
             frames = opened.frames if stored is None else stored
             model = build_model(chosen, backbone, frames, seed=seed).to(here)
-            found = _train_data(opened, stored, model, data, cache, workers, world, progress)
+            found = train_data(
+                opened,
+                stored,
+                model,
+                data=data,
+                cache=cache,
+                workers=workers,
+                world=world,
+                progress=progress,
+            )
             result = run(
                 model, found, out=out, settings=settings, world=world, progress=progress, stop=stop
             )
@@ -190,46 +195,6 @@ def _dataset_of(preset: str) -> str:
 
     named = preset.removeprefix("ucofia-")
     return named if named in registered_datasets() else "folder"
-
-
-def _train_data(
-    opened: "OpenedData",
-    stored: "TokenFrames | None",
-    model: "Model",
-    data: Path | None,
-    cache: Path | None,
-    workers: int,
-    world: "World",
-    progress: "Progress | None",
-) -> "TrainData":
-    """Find the frames: stored tokens, the data set's own, or a cache that is filled first.
-
-    Videos that stored tokens lack are left out, and noted. The first process fills the cache.
-    """
-    from ucofia.datasets.frame_cache import failures, open_cache
-    from ucofia.datasets.splits import keep_videos
-    from ucofia.train.settings import TrainData
-
-    dataset = opened.dataset
-    if stored is not None:
-        stored.require(model)
-        dataset = keep_videos(dataset, stored.videos.keys())
-    if world.is_first:
-        for note in dataset.notes:
-            print_message(f"note: {note}")
-    if stored is not None:
-        return TrainData(dataset, stored.of(model.config))
-    if opened.frames is not None:
-        return TrainData(dataset, opened.frames, opened.train_groups)
-    folder = frame_cache_folder(data, cache)
-    videos = [video for split in dataset.splits for video in split.videos]
-    if world.is_first:
-        decode_once(videos, folder, model, workers=workers, progress=progress)
-    world.wait()
-    failed = failures(folder, {video.id for video in videos})
-    if failed:  # now, not at the step that meets one of them
-        raise UndecodedVideosError([f"{one.path}: {one.reason}" for one in failed], folder)
-    return TrainData(dataset, open_cache(folder))
 
 
 def _text(result: dict[str, Any], out: Path) -> list[str]:

@@ -27,7 +27,7 @@ _CROP_SIZE = 16  # pixels: the frames are decoded, not looked at
 
 @dataclass(frozen=True)
 class DataProblem:
-    """One thing that is wrong with one video or text."""
+    """Something wrong with one video or text."""
 
     split: str
     id: str
@@ -36,7 +36,7 @@ class DataProblem:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found."""
+    """The result of checking a data set: counts, and problems by kind."""
 
     name: str
     videos: dict[str, int]
@@ -50,7 +50,7 @@ class CheckReport:
 
     @property
     def is_fine(self) -> bool:
-        """Whether training could begin; damaged files and notes do not forbid it."""
+        """Whether training can begin; damaged files and notes do not prevent it."""
         return not (self.missing or self.unreadable or self.mismatched)
 
 

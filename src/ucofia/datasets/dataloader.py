@@ -19,6 +19,7 @@ It does not tokenise (the model does), and it does not decode: videos are decode
 cache (`frame_cache.py`).
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def video_batches(
     if batch < 1:
         raise SettingError("batch", batch, "it must be at least 1")
     rows = range(rank, len(split.videos), ranks)
-    steps = range(-(-len(rows) // batch))
+    steps = range(math.ceil(len(rows) / batch))
     return _loaded(_Rows(split, frames, rows, batch, max_frames), steps, workers)
 
 

@@ -36,7 +36,7 @@ class FeatureFrames:
 
     @property
     def width(self) -> int:
-        """How many numbers describe a frame."""
+        """The width of a frame's vector."""
         return int(self.stored.frames.shape[-1])
 
 

@@ -5,9 +5,9 @@ row of compressed pictures, and the `shard-*.jsonl` beside it says which bytes a
 which video. A shard exists once its `.jsonl` does, and of two shards with the same video the later
 name counts. A video is one read of contiguous bytes.
 
-A shard appears whole, so a killed run leaves a cache that is right and only smaller; the next run
-does the rest, and whatever has changed on disk since. Videos that give no frames are listed in
-`failed.jsonl` with the reason, and are tried again by the next run. They never become zeros.
+A shard appears whole, so a killed run leaves a valid, smaller cache; the next run does the rest,
+and whatever has changed on disk since. Videos that give no frames are listed in `failed.jsonl`
+with the reason, and are tried again by the next run. They never become zeros.
 
 Pictures are lossless WebP, or JPEG when a `quality` is asked for: `bench/cache.py` has the sizes
 and speeds that decided it.
@@ -35,6 +35,7 @@ from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.progress import Progress
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
 
@@ -65,7 +66,7 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class CachedVideo:
-    """Where the frames of a video are."""
+    """The place of a video's frames in a cache, and the file they came from."""
 
     shard: str
     offset: int
@@ -93,7 +94,7 @@ class CachedVideo:
 
 @dataclass(frozen=True)
 class CacheFailure:
-    """A video that gave no frames."""
+    """A video that could not be decoded, and why."""
 
     id: str
     path: str
@@ -189,7 +190,7 @@ def _decompressed(stored: bytes) -> UInt8[np.ndarray, "3 h x"]:
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What one run did."""
+    """The result of filling a cache: videos added, present, failed, and warnings."""
 
     added: int
     present: int
@@ -205,7 +206,18 @@ def fill_cache(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> CacheReport:
-    """Decode the videos that the cache lacks, or whose files have changed."""
+    """Decode the videos that the cache lacks, or whose files have changed.
+
+    Args:
+        videos: What is to be in the cache; all have a path.
+        folder: Of the cache; made where it is missing.
+        settings: How frames are chosen and stored; those of an existing cache.
+        workers: Processes that decode, and threads that compress.
+        progress: Called with (what, done, total) after every video.
+
+    Raises:
+        SettingError: The cache was made with other settings.
+    """
     cached = _prepared(folder, settings).videos
     wanted = [video for video in videos if not is_fresh(video, cached.get(video.id))]
     failed: list[CacheFailure] = []
@@ -248,7 +260,7 @@ def sampling_of(video: VideoItem, settings: CacheSettings) -> Sampling:
 
 @dataclass
 class ShardWriter:
-    """Videos on their way to the disk, as bytes; a shard appears whole."""
+    """Collects videos as bytes and writes them as shards; a shard appears whole."""
 
     folder: Path
     parts: list[bytes] = field(default_factory=list)
@@ -278,8 +290,8 @@ class ShardWriter:
         """Write what there is as one shard."""
         if not self.rows:
             return
-        # By time, because the later of two shards counts; and a name nobody else has, because two
-        # runs may fill one cache.
+        # By time, because the later of two shards counts; and unique, because two runs may fill
+        # one cache.
         name = f"shard-{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
         write_atomic(self.folder / f"{name}.bin", b"".join(self.parts))
         index = "".join(json.dumps(row) + "\n" for row in self.rows)
@@ -352,7 +364,7 @@ def list_failed(folder: Path, videos: Sequence[VideoItem], failed: Sequence[Cach
 def compressed(crop: UInt8[np.ndarray, "3 h x"], quality: int | None) -> bytes:
     """Store a picture: every pixel as it is, or smaller with some loss."""
     stored = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
+    image = to_image(crop)
     if quality is None:
         image.save(stored, "WEBP", lossless=True, quality=0, method=0)
     else:

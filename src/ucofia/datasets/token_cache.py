@@ -1,10 +1,10 @@
 """A cache of visual tokens of a frozen tower: later trainings and tests decode no frames.
 
-A token cache is a folder like a frame cache (`frame_cache.py`): shards that appear whole, so that
-a killed run leaves less, never something wrong. `tokens.json` says how frames were chosen and
-which tower looked at them. Each video is float16 [f n d]: what `Model.vision_tokens` returns for
-its frames, the frame token first. A model whose tower or crop differs is refused; the text side
-and a projection above the vision tower may differ.
+A token cache is a folder like a frame cache (`frame_cache.py`): shards appear whole, so that a
+killed run leaves a valid, smaller cache. `tokens.json` says how frames were chosen and which tower
+looked at them. Each video is float16 [f n d]: what `Model.vision_tokens` returns for its frames,
+the frame token first. A model whose tower or crop differs is refused; the text side and a
+projection above the vision tower may differ.
 
 Several processes, also of several commands, may fill one cache at the same time.
 """
@@ -50,8 +50,8 @@ from ucofia.video.sample import Rule
 TOKEN_CACHE_FORMAT = 1
 SETTINGS = "tokens.json"
 VIDEOS_PER_CHUNK = 8  # decoded, encoded and written together: what a kill may cost a process
-# Parts of a backbone that stored tokens have not passed; any other that changes makes them stale.
-NOT_PASSED = (
+# Parts of a backbone behind the stored tokens; a change of any other part makes these stale.
+BEHIND_TOKENS = (
     "text",
     "sentence_projection",
     "word_projection",
@@ -126,7 +126,7 @@ def vision_fingerprint(model: Model) -> str:
     """Identify the tower that gives tokens; text towers and projections above it do not count."""
     digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
     state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]
-    hash_tensors(digest, {n: t for n, t in state.items() if not n.startswith(NOT_PASSED)})
+    hash_tensors(digest, {n: t for n, t in state.items() if not n.startswith(BEHIND_TOKENS)})
     return digest.hexdigest()
 
 
@@ -183,7 +183,7 @@ def fill_tokens(
         workers: Processes that encode; one means this process.
         threads: Torch's threads in each encoding process of several; None leaves them alone.
         niceness: Added to that of each encoding process of several.
-        progress: Told about videos.
+        progress: Called with (what, done, total) after every chunk of videos.
 
     Returns:
         What was added, what was there, and what gave no frames (also listed in `failed.jsonl`).
@@ -294,7 +294,7 @@ def _start(load: Callable[[], Model], threads: int | None, niceness: int) -> Non
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone: a pool alone would wait for ever."""
+    """Exit when the parent process is gone: the pool itself would wait forever."""
     parent = parent_process()
     assert parent is not None  # only processes of the pool come here
     parent.join()

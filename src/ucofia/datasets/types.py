@@ -94,7 +94,7 @@ class Dataset:
         return self.train, self.val, self.test
 
     def split(self, name: str) -> Split:
-        """One part by its name."""
+        """Return one split by its name."""
         known = {split.name: split for split in self.splits}
         if name not in known:
             raise UnknownNameError("split", name, list(known))

@@ -73,21 +73,21 @@ class SigmoidBackbone(Protocol):
 
 @runtime_checkable
 class BoundedTextBackbone(Protocol):
-    """A backbone whose text tower has so many positions and no more."""
+    """A backbone whose text tower has a fixed number of positions."""
 
     positions: int  # tokens of a text that the tower reads
 
 
 @runtime_checkable
 class FramewiseBackbone(Protocol):
-    """A backbone whose tower looks at frames one by one, so that equal frames need one look."""
+    """A backbone that encodes frames one by one, so that equal frames are encoded once."""
 
     is_framewise: bool
 
 
 @runtime_checkable
 class ProjectedBackbone(Protocol):
-    """A backbone that projects the tokens of a vision tower which has a space of its own.
+    """A backbone whose vision tower has a space of its own, followed by a projection.
 
     What a token cache holds are the tower's own tokens: the projection can still be trained.
     """

@@ -1,7 +1,7 @@
 """A BERT encoder in plain torch, so that a search needs no model library.
 
-Parts have the names of transformers' `BertModel`, whose weights load as they are; the pooler that
-nobody asks is left out. Tests compare it with the library's own output.
+Parts have the names of transformers' `BertModel`, whose weights load as they are; the unused
+pooler is left out. Tests compare it with the library's own output.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def is_plain(values: dict[str, Any]) -> bool:
 
 
 class Bert(nn.Module):
-    """Token ids to hidden states."""
+    """A BERT without its pooler: token ids to hidden states."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

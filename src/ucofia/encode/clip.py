@@ -23,7 +23,7 @@ from ucofia.errors import CheckpointError
 from ucofia.types import PixelSpec, TextBatch
 
 
-class ClipBackbone(nn.Module):
+class ClipBackbone(tokenizer.ClipTokenized, nn.Module):
     """The two towers of a CLIP with their projections."""
 
     is_framewise = True
@@ -74,20 +74,6 @@ class ClipBackbone(nn.Module):
         """Return what rebuilds the towers without weights."""
         return {"family": "clip", "config": self.config.to_diff_dict()}
 
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights: none, the vocabulary ships."""
-        return {}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return tokenizer.words(text, length=length)
-
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
@@ -107,7 +93,7 @@ class ClipBackbone(nn.Module):
         mask: Bool[Tensor, "v f"],
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
-        """Encode the real frames; padded ones cost nothing and come back as zeros."""
+        """Encode the real frames; padded ones are not encoded, and zero in the result."""
         x = run_blocks(
             self.vision.pre_layrnorm(self.vision.embeddings(pixels[mask])),
             self.vision.encoder.layers,

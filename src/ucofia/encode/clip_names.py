@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 HEAD_WIDTH = 64  # CLIP's heads are this wide in every published size
+LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
 
 _WHOLE = {
     "visual.class_embedding": "vision.embeddings.class_embedding",
@@ -91,7 +92,7 @@ def geometry(
     context = towers["text.embeddings.position_embedding.weight"].shape[0]
     return {
         "projection_dim": towers["text_projection.weight"].shape[0],
-        "logit_scale_init_value": float(towers.get("logit_scale", torch.tensor(2.6592))),
+        "logit_scale_init_value": float(towers.get("logit_scale", torch.tensor(LOGIT_SCALE))),
         "vision_config": {
             "hidden_size": vision_width,
             "intermediate_size": _mlp_width(towers, "vision"),

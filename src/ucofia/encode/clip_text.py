@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ucofia.encode import tokenizer
 from ucofia.encode.clip_vision import ClipBlock
+from ucofia.encode.tokenizer import ClipTokenized
 from ucofia.types import TextBatch
 
 MODEL_TYPE = "clip_text_model"
@@ -37,8 +37,8 @@ class ClipTextConfig:
     model_type: str = MODEL_TYPE
 
 
-class ClipText(nn.Module):
-    """Texts to vectors of CLIP's joint space; the sentence is the end token's."""
+class ClipText(ClipTokenized, nn.Module):
+    """CLIP's text tower with its projection; the sentence is the end token's vector."""
 
     def __init__(self, config: ClipTextConfig) -> None:
         super().__init__()
@@ -51,20 +51,16 @@ class ClipText(nn.Module):
         """Return what rebuilds the tower without weights."""
         return asdict(self.config)
 
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights: none, the vocabulary ships."""
-        return {}
-
     def tokenize(
         self, texts: Sequence[str], *, length: int, pad_to_length: bool
     ) -> tuple[TextBatch, list[int]]:
         """Return tokens and the rows that had to be cut; a cut text keeps its end token."""
         length = min(length, self.config.max_position_embeddings)
-        return tokenizer.tokenize(texts, length=length, pad_to_length=pad_to_length)
+        return super().tokenize(texts, length=length, pad_to_length=pad_to_length)
 
     def words_of(self, text: str, *, length: int) -> list[str]:
         """Return what each position of the tokenised text stands for."""
-        return tokenizer.words(text, length=min(length, self.config.max_position_embeddings))
+        return super().words_of(text, length=min(length, self.config.max_position_embeddings))
 
     def encode_words(
         self, batch: TextBatch

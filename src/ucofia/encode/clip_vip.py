@@ -15,11 +15,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ucofia.encode.clip import ClipBackbone
+from ucofia.encode.tokenizer import ClipTokenized
 from ucofia.errors import SettingError
 from ucofia.types import TextBatch
 
 
-class ClipVipBackbone(nn.Module):
+class ClipVipBackbone(ClipTokenized, nn.Module):
     """A CLIP's towers with proxy tokens and embeddings of time."""
 
     fresh: tuple[str, ...] = ()
@@ -45,20 +46,6 @@ class ClipVipBackbone(nn.Module):
         sizes = {"proxies": len(self.proxies), "moments": self.moments.shape[1]}
         return {**self.clip.describe(), "family": "clip-vip", **sizes}
 
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights: none."""
-        return {}
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return self.clip.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return self.clip.words_of(text, length=length)
-
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
@@ -72,7 +59,7 @@ class ClipVipBackbone(nn.Module):
         mask: Bool[Tensor, "v f"],
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
-        """Encode all frames of a video together; padded ones are hidden and come back as zeros."""
+        """Encode all frames of a video together; padded ones are masked and give zeros."""
         if shifted_blocks:
             rule = "proxy tokens already carry information between frames; leave it empty"
             raise SettingError("shifted_blocks", tuple(shifted_blocks), rule)

@@ -21,8 +21,8 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Approximate a gelu, as CLIP does."""
-    return x * torch.sigmoid(1.702 * x)
+    """Approximate GELU by a sigmoid, as CLIP does."""
+    return x * torch.sigmoid(int8.QUICK_GELU_SLOPE * x)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": quick_gelu, "gelu": gelu}
@@ -51,7 +51,7 @@ class ClipVisionConfig:
 
 
 class ClipVision(nn.Module):
-    """Pictures to unit vectors of the joint space, the picture's own token first."""
+    """CLIP's vision tower with its projection: unit vectors, the picture's own token first."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class PatchEmbeddings(nn.Module):
 
 
 class ClipBlock(nn.Module):
-    """Attention and a wide layer, each behind its norm; both towers of CLIP are made of it."""
+    """A pre-norm transformer block, of which both towers of CLIP are made."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ Token = TypeVar("Token", int, str)
 
 @dataclass(frozen=True)
 class Padding:
-    """How a text tower was trained to see short texts."""
+    """The padding that a text tower was trained with."""
 
     id: int = 0
     side: str = "right"
@@ -38,7 +38,7 @@ def read_tokenizer(folder: Path) -> str:
 
 
 class FastTokenizer:
-    """Words to ids; threads may share it, since texts are cut outside the library."""
+    """A tokenizer that threads may share: texts are cut outside the library."""
 
     def __init__(
         self, json: str, *, padding: Padding | None = None, positions: int | None = None

@@ -95,7 +95,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 class HubTowers(TokenizedTower):
-    """What backbones of transformers share that come with their own tokenizer file."""
+    """What transformers' backbones with their own tokenizer file have in common."""
 
     family: str
     model_class: Any

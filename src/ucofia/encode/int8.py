@@ -66,7 +66,7 @@ def int8_vision(tower: nn.Module) -> "Int8Vision":
 
 
 def state_of(tower: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Tell states of a network apart: a write that autograd counts, or new storage, is another."""
+    """Return a key that changes when a weight does: by a counted write, or by new storage."""
     return tuple(
         (p.data_ptr(), 0 if p.is_inference() else p._version)
         for p in (*tower.parameters(), *tower.buffers())

@@ -1,4 +1,4 @@
-"""Low-rank adaptation (LoRA): towers stay as they are, two small matrices beside a layer learn.
+"""Low-rank adaptation (LoRA): the towers are frozen, two small matrices beside each layer learn.
 
 `peft` puts the matrices beside the linear layers of the attention and the MLP of every block. The
 scale is one, so that what a layer learned is the product B A and nothing else: a checkpoint may
@@ -25,7 +25,7 @@ _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecod
 
 @dataclass(frozen=True)
 class Adapter:
-    """What a model's towers were before low-rank training."""
+    """The towers that low-rank matrices were trained on: their name and fingerprint."""
 
     rank: int
     base: str  # what `ucofia.load` takes; empty where the towers have no name
@@ -52,21 +52,21 @@ def inject(
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise MissingExtraError("low-rank training (peft)", "lora") from error
-    names = [name for name in adaptable(backbone) if not _is_in(name, frozen)]
+    names = [name for name in adaptable(backbone) if not is_in(name, frozen)]
     if not names:
         raise SettingError("lora", rank, "no tower that is trained has blocks of linear layers")
     adapter = Adapter(rank, base, tower_fingerprint(backbone))
-    # In a box: peft would take a backbone with a transformers config for one of its models.
-    box = nn.ModuleDict({"towers": backbone})
+    # Wrapped: peft would treat a backbone with a transformers config as one of its own models.
+    wrapped = nn.ModuleDict({"towers": backbone})
     targets = [f"towers.{name}" for name in names]
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=targets)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, box)
+        inject_adapter_in_model(config, wrapped)
     fresh = backbone.fresh
     assert isinstance(fresh, tuple)
     for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(".lora_" in name or _is_in(name, fresh))
+        parameter.requires_grad_(".lora_" in name or is_in(name, fresh))
     return adapter
 
 
@@ -88,7 +88,7 @@ def tower_fingerprint(backbone: nn.Module) -> str:
     digest = hashlib.sha256()
     fresh: Any = backbone.fresh
     state = backbone.state_dict()
-    hash_tensors(digest, {n: t for n, t in state.items() if not _is_in(n, fresh)})
+    hash_tensors(digest, {n: t for n, t in state.items() if not is_in(n, fresh)})
     return digest.hexdigest()[:16]
 
 
@@ -98,7 +98,7 @@ def without_towers(state: Mapping[str, Tensor], fresh: Sequence[str]) -> dict[st
     return {
         name: tensor
         for name, tensor in state.items()
-        if not name.startswith("backbone.") or ".lora_" in name or _is_in(name, kept)
+        if not name.startswith("backbone.") or ".lora_" in name or is_in(name, kept)
     }
 
 
@@ -136,7 +136,7 @@ def applied(
 
 
 def _fit(a: Tensor, b: Tensor, weight: Tensor) -> bool:
-    """Whether B A can be added to a weight."""
+    """Return whether B A can be added to a weight."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
         return False
     return (b.shape[0], a.shape[1]) == weight.shape
@@ -148,10 +148,11 @@ def adaptable(backbone: nn.Module) -> list[str]:
     fused = [name for name, module in backbone.named_modules() if isinstance(module, _FUSED)]
     for name, module in backbone.named_modules():
         in_block = any(part.isdigit() for part in name.split("."))
-        if in_block and type(module) is nn.Linear and not _is_in(name, fused):
+        if in_block and type(module) is nn.Linear and not is_in(name, fused):
             found.append(name)
     return found
 
 
-def _is_in(name: str, parts: Sequence[str]) -> bool:
+def is_in(name: str, parts: Sequence[str]) -> bool:
+    """Return whether a parameter or module is, or lies in, one of some parts of a model."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)

@@ -19,7 +19,9 @@ WEIGHT_STD = 0.02
 
 
 class PatchSelector(nn.Module):
-    """Saliency of every token of a frame, from the token, its frame and (but TS2-Net's) its video.
+    """A network for the saliency of tokens, from the token, its frame and its video.
+
+    TS2-Net's does not see the video.
 
     `paper` looks at the temporal video feature; `authors` at the sum over frames of the hidden
     frame token; `ts2-net` at the frame alone.

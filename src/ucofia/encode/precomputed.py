@@ -14,27 +14,24 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ucofia.encode.clip_names import LOGIT_SCALE
+from ucofia.encode.fast_tokenizer import TokenizedTower
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.types import PixelSpec, TextBatch
 
 EncodeText = Callable[[TextBatch], tuple[Tensor, Tensor]]  # words and sentences
 
-CLIP_LOGIT_SCALE = 2.6592  # ln(1 / 0.07), where CLIP's training starts
 
-
-class FeaturesBackbone(nn.Module):
+class FeaturesBackbone(TokenizedTower, nn.Module):
     """Pre-extracted frame features beside a sentence encoder."""
 
-    fresh: tuple[str, ...] = (
-        "frame_map",
-    )  # starts untrained, so it learns at the rate of the head
-
+    fresh: tuple[str, ...] = ("frame_map",)
     text_centre: Tensor
 
     def __init__(self, text: SentenceTower, *, feature_width: int) -> None:
         super().__init__()
-        self.text = text
+        self.text, self.tokenizer = text, text.tokenizer
         self.feature_width = feature_width
         self.frame_map = nn.Linear(feature_width, text.width, bias=False)
         if feature_width == text.width:
@@ -44,7 +41,7 @@ class FeaturesBackbone(nn.Module):
         self.encode_text: EncodeText = text.encode_words  # a cache may stand in for it
         self.width: int = text.width
         self.pixels: PixelSpec | None = None
-        self.logit_scale = CLIP_LOGIT_SCALE
+        self.logit_scale = LOGIT_SCALE
 
     @classmethod
     def from_description(cls, values: Mapping[str, Any], folder: Path) -> "FeaturesBackbone":
@@ -59,20 +56,6 @@ class FeaturesBackbone(nn.Module):
             "feature_width": self.feature_width,
             "text": self.text.describe(),
         }
-
-    def assets(self) -> dict[str, str]:
-        """Return the text files that belong beside the weights."""
-        return self.text.assets()
-
-    def tokenize(
-        self, texts: Sequence[str], *, length: int, pad_to_length: bool
-    ) -> tuple[TextBatch, list[int]]:
-        """Return tokens and the rows that had to be cut to `length`."""
-        return self.text.tokenize(texts, length=length, pad_to_length=pad_to_length)
-
-    def words_of(self, text: str, *, length: int) -> list[str]:
-        """Return what each position of the tokenised text stands for."""
-        return self.text.words_of(text, length=length)
 
     def encode_words(
         self, batch: TextBatch

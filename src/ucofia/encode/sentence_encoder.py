@@ -30,7 +30,7 @@ from ucofia.types import TextBatch
 
 
 class SentenceTower(TokenizedTower, nn.Module):
-    """An encoder with its tokenizer; frozen or trained like any other tower."""
+    """A sentence encoder with its tokenizer."""
 
     def __init__(self, config: Any, tokenizer: str) -> None:
         super().__init__()

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ucofia.encode.clip_vision import quick_gelu
+
 LAYER_NORM_EPS = 1e-12  # the authors' temporal blocks differ from CLIP's 1e-5 here
 
 
@@ -38,8 +40,7 @@ class TemporalBlock(nn.Module):
             query, key, value, attn_mask=mask[:, None, None, :]
         )
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
-        hidden: Tensor = self.mlp_in(self.mlp_norm(x))
-        added: Tensor = self.mlp_out(hidden * torch.sigmoid(1.702 * hidden))
+        added: Tensor = self.mlp_out(quick_gelu(self.mlp_in(self.mlp_norm(x))))
         return x + added
 
 

@@ -53,7 +53,7 @@ class Tipsv2Backbone(HubTowers, nn.Module):
         mask: Bool[Tensor, "v f"],
         shifted_blocks: Sequence[int],
     ) -> Float[Tensor, "v f n d"]:
-        """Encode the real frames; padded ones cost nothing and come back as zeros."""
+        """Encode the real frames; padded ones are not encoded, and zero in the result."""
         blocks = self.vision.encoder.layer
         leading = 1 + self.config.vision_config.num_register_tokens
         shifted = shifted_of(shifted_blocks, len(blocks))

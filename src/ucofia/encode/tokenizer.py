@@ -53,7 +53,7 @@ def clean(text: str) -> str:
 
 
 def vocabulary_size() -> int:
-    """How many tokens a text tower must know."""
+    """Return how many tokens a text tower must know."""
     return int(_tokenizer().get_vocab_size())
 
 
@@ -78,3 +78,21 @@ def words(text: str, *, length: int) -> list[str]:
     cleaned = clean(text)
     offsets = _tokenizer().encode(cleaned).offsets[: length - 2]
     return [START, *(cleaned[begin:end] for begin, end in offsets), END]
+
+
+class ClipTokenized:
+    """A tower, or a pair of towers, whose texts pass CLIP's tokenizer."""
+
+    def assets(self) -> dict[str, str]:
+        """Return the text files that belong beside the weights: none, the vocabulary ships."""
+        return {}
+
+    def tokenize(
+        self, texts: Sequence[str], *, length: int, pad_to_length: bool
+    ) -> tuple[TextBatch, list[int]]:
+        """Return tokens and the rows that had to be cut to `length`."""
+        return tokenize(texts, length=length, pad_to_length=pad_to_length)
+
+    def words_of(self, text: str, *, length: int) -> list[str]:
+        """Return what each position of the tokenised text stands for."""
+        return words(text, length=length)

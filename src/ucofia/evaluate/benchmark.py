@@ -19,7 +19,7 @@ from ucofia.datasets.frame_sources import FrameSource
 from ucofia.datasets.types import Dataset, Split, VideoItem
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate.gallery import (
-    HERE,
+    THIS_PROCESS,
     EvaluationEngine,
     SearchCheck,
     check_search,
@@ -58,7 +58,7 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class BankOfSplit:
-    """What normalisations may look at."""
+    """The texts and videos that normalisations may see."""
 
     texts: Sequence[str]
     videos: Split
@@ -66,7 +66,7 @@ class BankOfSplit:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One direction of some levels under one normalisation."""
+    """The ranks of one direction, for some levels under one normalisation."""
 
     levels: tuple[str, ...]
     line: ReportLine
@@ -105,7 +105,7 @@ class Evaluation:
         return 0 if bank is None else int(next(iter(bank.values())).shape[1])
 
     def line(self, direction: Direction, name: str) -> ReportLine:
-        """The line of all levels together."""
+        """Return the line of all levels together, for a direction and a normalisation."""
         lines = [r.line for r in self.ranked if r.levels == self.levels]
         known = {line.name: line for line in lines if line.direction == direction}
         if name not in known:
@@ -119,7 +119,7 @@ def evaluate(
     frames: FrameSource,
     *,
     options: EvaluateOptions | None = None,
-    engine: EvaluationEngine = HERE,
+    engine: EvaluationEngine = THIS_PROCESS,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Rank a split both ways, raw and normalised, level by level.
@@ -133,7 +133,7 @@ def evaluate(
         options: What is evaluated and how much of it; the test split with all normalisations.
         engine: Scores all pairs and sweeps over banks: this process, or a cluster
             (`cluster.evaluate.connected_engine`).
-        progress: Told about every stage.
+        progress: Called with (what, done, total) in every stage.
 
     Returns:
         Ranks of every query under every normalisation, the scores they come from, seconds by
@@ -201,7 +201,7 @@ def rank_all(
     weights: Mapping[str, float],
     options: EvaluateOptions,
     *,
-    stepper: Stepper = HERE.stepper,
+    stepper: Stepper = THIS_PROCESS.stepper,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Rank each subset of the levels: all of them under every normalisation, others under two."""
@@ -227,13 +227,13 @@ def rank_all(
 
 
 def level_subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Each level alone, all but one, and all."""
+    """Yield the names of each level alone, of all but one, and of all."""
     for size in sorted({1, len(names) - 1, len(names)} - {0}):
         yield from combinations(names, size)
 
 
 def needed_videos(dataset: Dataset, options: EvaluateOptions) -> list[VideoItem]:
-    """The videos whose frames an evaluation asks for."""
+    """Return the videos whose frames an evaluation asks for."""
     found = list(dataset.split(options.split).videos)
     if options.bank is not None:
         found += _bank(dataset.split(options.bank), options).videos.videos

@@ -5,6 +5,7 @@ that training and search use, in blocks, level by level; matrices that are too l
 lie in temporary files. `check_search` asks some queries as a user would, and compares.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ SEARCHED = 16  # queries that are also searched for one by one
 
 @dataclass(frozen=True)
 class SearchCheck:
-    """Queries that were also searched for one by one."""
+    """A comparison of the score matrix with searches for single queries."""
 
     queries: int
     same_rank: int
@@ -96,7 +97,7 @@ def gallery(
         ranks=ranks,
         workers=workers,
     )
-    for _ in range(-(-len(range(0, len(split.videos), ranks)) // batch)):
+    for _ in range(math.ceil(len(range(0, len(split.videos), ranks)) / batch)):
         between()
         some = next(loaded, None)
         if some is None:  # another process has one video more
@@ -138,7 +139,7 @@ def level_scores(
     return found
 
 
-HERE = EvaluationEngine(level_scores, stepper)
+THIS_PROCESS = EvaluationEngine(level_scores, stepper)
 
 
 def check_search(
@@ -165,7 +166,7 @@ def check_search(
 
 
 def level_weights(model: Model) -> list[float]:
-    """How much each level counts, in the order of its scores."""
+    """Return how much each level counts, in the order of its scores."""
     return [level.weight for level in model.config.levels]
 
 

@@ -15,7 +15,7 @@ def first_hits(
     *,
     normalise: tuple[NormalisationName, ...] = ("none", "sinkhorn"),
 ) -> dict[str, Int[np.ndarray, " t"]]:
-    """The best video of every text, with all levels, under each normalisation."""
+    """Return the best video of every text, with all levels, under each normalisation."""
     settings = MatrixSettings(temperature=1.0, weights=found.weights)
     hits: dict[str, np.ndarray] = {}
     for name in normalise:
@@ -27,13 +27,13 @@ def first_hits(
 
 
 def best_of_levels(found: Evaluation, names: tuple[str, ...]) -> Int[np.ndarray, " t"]:
-    """The best video of every text when only some levels count."""
+    """Return the best video of every text by the mean of some levels."""
     total = mean_level({name: found.scores[name] for name in names}, found.weights)
     return _best(total, np.zeros(total.shape[1]))
 
 
 def shares_by_count(hits: Int[np.ndarray, " t"], videos: int) -> dict[str, float]:
-    """Per cent of the videos that are the first hit of no text, of one, of several."""
+    """Return which share of the videos is the first hit of no text, of one, of several, in %."""
     times = np.bincount(hits, minlength=videos)
     parts = (times == 0, times == 1, times > 1)
     return {
@@ -42,5 +42,5 @@ def shares_by_count(hits: Int[np.ndarray, " t"], videos: int) -> dict[str, float
 
 
 def _best(scores: np.ndarray, bias: np.ndarray) -> Int[np.ndarray, " t"]:
-    """Row by row, because a matrix may be larger than the memory."""
+    """Return the column of each row's maximum; row by row, as a matrix may exceed the memory."""
     return np.array([int(np.argmax(row + bias)) for row in scores], dtype=np.int64)

@@ -18,7 +18,7 @@ from ucofia.scratch import scratch_array
 
 ONLY_LEVEL = "total"
 AVERAGED_ENTRIES = 2**22  # averaged at a time
-# Scores hardly compress: who claims more than this is no matrix but a trap.
+# Scores hardly compress: an archive that claims to unpack to more than this is refused.
 LARGE_BYTES, LARGEST_RATIO = 2**28, 100
 ADVICE = "Save a two-dimensional array of numbers: numpy.save(path, scores)"
 

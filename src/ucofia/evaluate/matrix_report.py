@@ -46,7 +46,7 @@ BankOrigin = Literal["none", "given", "test queries"]
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixSettings:
-    """How to normalise and what to print."""
+    """How a matrix is normalised and summarised."""
 
     normalise: Sequence[NormalisationName] = ("none",)
     temperature: float | None = None  # None: chosen by the scale of the scores
@@ -55,12 +55,12 @@ class MatrixSettings:
     at: Sequence[int] = (1, 5, 10)
     weights: Mapping[str, float] = field(default_factory=dict)  # of the levels; one if not named
     every_level: bool = True  # without normalisation, also each level alone
-    stepper: Stepper = stepper  # who sweeps over a bank: this process, or a cluster
+    stepper: Stepper = stepper  # sweeps over a bank: in this process, or on a cluster
 
 
 @dataclass(frozen=True)
 class ReportLine:
-    """One direction under one normalisation."""
+    """The metrics of one direction under one normalisation."""
 
     direction: Direction
     name: str
@@ -76,7 +76,7 @@ class ReportLine:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found out about a matrix."""
+    """The metrics of a matrix, with warnings and comparisons."""
 
     texts: int
     videos: int
@@ -89,7 +89,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is ranked: a matrix, and a bias of its candidates, under one normalisation."""
+    """A matrix to rank, with a bias per candidate, under one normalisation."""
 
     name: str
     scores: np.ndarray
@@ -100,7 +100,7 @@ class Variant:
     def ranks(
         self, direction: Direction, truth: np.ndarray, *, ties: Ties = "against"
     ) -> np.ndarray:
-        """The rank of every query of a direction."""
+        """Return the rank of every query of a direction."""
         ranks = text_to_video_ranks if direction == "t2v" else video_to_text_ranks
         return ranks(self.scores, truth, bias=self.bias, ties=ties)
 
@@ -113,7 +113,21 @@ def score_matrix(
     other: LevelScores | None = None,
     settings: MatrixSettings | None = None,
 ) -> Report:
-    """Rank a matrix both ways, raw and normalised, with intervals and paired tests."""
+    """Rank a matrix both ways, raw and normalised, with intervals and paired tests.
+
+    Args:
+        scores: One matrix per level, texts by videos; they are averaged.
+        truth: The column of each text's video; None is the diagonal.
+        banks: For "t2v" the scores of other texts against the same videos, for "v2t" those of the
+            same texts against other videos. Without them a normalisation sees the test queries.
+        other: Another system's scores of the same texts and videos, to compare with.
+        settings: Which normalisations, temperature, depths of recall.
+
+    Raises:
+        MatrixError: Shapes do not fit together.
+        NotFiniteScoreError: A score is NaN.
+        UnknownNameError: There is no such normalisation.
+    """
     settings, banks = settings or MatrixSettings(), banks or {}
     total = mean_level(scores, settings.weights)
     truth = _truth(total.shape, truth)
@@ -149,22 +163,25 @@ def variants(
     given: LevelScores | None,
     settings: MatrixSettings,
 ) -> list[Variant]:
-    """One normalisation of one direction. Levels add lines: each alone, Sinkhorn in two orders."""
+    """List what one normalisation of one direction ranks.
+
+    Several levels add lines: each level alone, and Sinkhorn-Knopp in two orders.
+    """
     total, temperature = mean_level(scores, settings.weights), settings.temperature or 1.0
     if name == "none":
         apart = scores if settings.every_level and len(scores) > 1 else {}
         alone = [Variant(f"none, {level} level", matrix) for level, matrix in apart.items()]
         return [*alone, Variant(name, total)]
-    turn = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
+    as_rows = np.asarray if direction == "t2v" else np.transpose  # queries to the rows
     if name == "dual-softmax":
-        product = dual_softmax(turn(total), temperature=temperature)
-        return [Variant(name, turn(product), "test queries")]
+        product = dual_softmax(as_rows(total), temperature=temperature)
+        return [Variant(name, as_rows(product), "test queries")]
     bank: BankOrigin = "given" if given else "test queries"
-    levels = {level: turn(matrix) for level, matrix in (given or scores).items()}
-    bank_total = turn(mean_level(given or scores, settings.weights))
+    levels = {level: as_rows(matrix) for level, matrix in (given or scores).items()}
+    bank_total = as_rows(mean_level(given or scores, settings.weights))
     if name == "querybank":
-        mixed = querybank(turn(total), bank_total, temperature=temperature)
-        return [Variant(name, turn(mixed), bank)]
+        mixed = querybank(as_rows(total), bank_total, temperature=temperature)
+        return [Variant(name, as_rows(mixed), bank)]
     if name == "inverted-softmax":
         bias = inverted_softmax_bias(bank_total, temperature=temperature)
         return [Variant(name, total, bank, bias)]
@@ -178,7 +195,7 @@ def variants(
 
 
 def _sinkhorn(banks: LevelScores, settings: MatrixSettings) -> tuple[np.ndarray, float]:
-    """Mean bias of the levels, and the worst of their residuals."""
+    """Return the mean bias of the levels, and the largest of their residuals."""
     solutions = [
         sinkhorn_knopp(
             bank,
@@ -236,7 +253,7 @@ def _versus(
 
 
 def _groups(direction: Direction, truth: np.ndarray) -> np.ndarray | None:
-    """Texts of one video are drawn together; videos are independent of one another."""
+    """Return the groups of the bootstrap: texts of one video are drawn together."""
     several = direction == "t2v" and len(np.unique(truth)) < len(truth)
     return truth if several else None
 
@@ -283,13 +300,13 @@ def _warnings(lines: Sequence[ReportLine]) -> list[str]:
             continue
         queries = "texts" if line.direction == "t2v" else "videos"
         option = "--bank" if line.direction == "t2v" else "--bank-v2t"
-        way_out = (
+        advice = (
             "No bank can stand in for them."
             if line.name == "dual-softmax"
             else f"Give training queries with {option} for a result one query could have."
         )
         found.append(
             f"{DIRECTIONS[line.direction]}, {line.name}: normalised with all test {queries} at "
-            f"once. {way_out}"
+            f"once. {advice}"
         )
     return found

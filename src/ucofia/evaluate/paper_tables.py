@@ -16,7 +16,7 @@ from ucofia.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Where figures stand in the paper; figures given in a sentence have no number."""
+    """A table of the paper; figures given in a sentence have no number."""
 
     name: str
     number: int | None
@@ -37,7 +37,7 @@ class Figure:
 
 
 def tables() -> dict[str, PaperTable]:
-    """All tables by name, in the paper's order."""
+    """Return all tables by name, in the paper's order."""
     return {name: PaperTable(name=name, **about) for name, about in _document()["tables"].items()}
 
 
@@ -48,7 +48,7 @@ def figures(
     direction: str | None = None,
     method: str | None = None,
 ) -> list[Figure]:
-    """The rows that match, in the paper's order; what is not given matches everything."""
+    """Return the rows that match, in the paper's order; None matches everything."""
     wanted = {"table": table, "dataset": dataset, "direction": direction, "method": method}
     rows = [Figure(**row) for row in _document()["rows"]]
     for kind, name in wanted.items():

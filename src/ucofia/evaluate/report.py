@@ -25,7 +25,7 @@ RESULT, PAGE = "result.json", "result.md"
 
 
 def checkpoint_rule(model: str) -> dict[str, Any]:
-    """How the weights were chosen, where their run folder says so."""
+    """Return how the weights were chosen, where their run folder says so, else {}."""
     try:
         result = json.loads((Path(model) / "result.json").read_text(encoding="utf-8"))
         chosen = result["chosen_by"]
@@ -42,7 +42,7 @@ def checkpoint_rule(model: str) -> dict[str, Any]:
 def document(
     found: Evaluation, *, model: Mapping[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything as plain values. `about` says with what it was made."""
+    """Return an evaluation as JSON values; `about` is added: versions and commit."""
     rule = model.get("chosen_by", {})
     return {
         "benchmark": found.dataset,
@@ -103,7 +103,7 @@ def write(found: Evaluation, result: Mapping[str, Any], folder: Path) -> None:
 
 
 def ranks_table(found: Evaluation, direction: Direction) -> Any:
-    """One row per query, one column of ranks per line."""
+    """Return a table with one row per query, and one column of ranks per line."""
     split = found.split
     if direction == "t2v":
         asked: dict[str, Any] = {
@@ -158,13 +158,13 @@ def _table(result: Mapping[str, Any], direction: Direction) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for a page."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _published(dataset: str) -> list[paper_tables.Figure]:
-    """The paper's own comparison on this data set: one row per method, the fullest table."""
+    """Return the paper's figures for a data set: per method the row with most metrics."""
     figures = [
         figure
         for figure in paper_tables.figures()

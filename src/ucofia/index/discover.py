@@ -28,7 +28,7 @@ _LATEST_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as the folder shows it, before anyone has read it."""
+    """A file with its size and time, before it is read."""
 
     path: str
     size_bytes: int
@@ -68,7 +68,7 @@ def find(
 
 
 def unreadable_folder(error: OSError) -> str:
-    """Say which folder could not be read, and why."""
+    """Return a message that names the folder that could not be read, and the reason."""
     return f"{error.filename}: this folder cannot be read ({error.strerror})"
 
 
@@ -86,7 +86,7 @@ def content_hash(path: str) -> str:
 
 
 def has_changed(file: FoundFile) -> bool:
-    """Tell whether a file is not as it was found."""
+    """Return whether a file has another size or time than when it was found, or is gone."""
     status = _status(file.path)
     return status is None or FoundFile.of(file.path, status) != file
 

@@ -17,11 +17,12 @@ from ucofia.errors import NotFiniteError, SettingError
 from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
 from ucofia.types import VideoBatch, VideoFeatures
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Clip
 
-# Frames of a segment show the same where no square of so many pixels a side differs by more than
-# so many of 255 levels, on average over its pixels and colours. docs/experiments.md has what that
-# changes on real clips.
+# Two frames of a segment are duplicates if in no square of this side their mean absolute
+# difference exceeds this many of 255 levels. docs/experiments.md has what that changes on real
+# clips.
 SQUARE_PIXELS = 16
 SAME_LEVELS = 16.0
 THUMBNAIL_SIZE = 96
@@ -153,7 +154,7 @@ def _is_finite(row: SegmentRow) -> bool:
 
 def thumbnail(crop: UInt8[Array, "3 h x"]) -> bytes:
     """Make a small JPEG of what the model saw."""
-    image = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
+    image = to_image(crop)
     if max(image.size) > THUMBNAIL_SIZE:
         image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
     file = io.BytesIO()

@@ -24,8 +24,8 @@ _SCHEMA = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-_CHEAP = frozenset({UnreadableVideoError.__name__})  # to try again costs no decoding
-_PASSING = _CHEAP | {VideoLimitError.__name__, DecoderDiedError.__name__}
+_CHEAP_TO_RETRY = frozenset({UnreadableVideoError.__name__})  # without decoding
+_TRANSIENT = _CHEAP_TO_RETRY | {VideoLimitError.__name__, DecoderDiedError.__name__}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A file that failed, as it was then."""
+    """A file that failed before, with the size and time it had then."""
 
     path: str
     size_bytes: int
@@ -56,7 +56,7 @@ class KnownFailure:
     def still_holds(self, file: FoundFile, *, retry: bool) -> bool:
         """Return whether to skip the file: unchanged, and its failure is not tried again."""
         is_same = (self.size_bytes, self.mtime_ns) == (file.size_bytes, file.mtime_ns)
-        return is_same and self.error not in (_PASSING if retry else _CHEAP)
+        return is_same and self.error not in (_TRANSIENT if retry else _CHEAP_TO_RETRY)
 
 
 def known_failures(store: Store) -> dict[str, KnownFailure]:

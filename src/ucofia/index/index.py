@@ -39,7 +39,7 @@ from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.progress import Progress, Stopwatch
 from ucofia.video.limits import Limits
-from ucofia.video.sample import Segment, segments
+from ucofia.video.sample import Segment, require_segment
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Index(Queries):
             >>> len(index), index.settings.segment
             (0, 10.0)
         """
-        segments(1.0, segment)
+        require_segment(segment)
         if isinstance(model, Model):
             source = model.source
         else:
@@ -171,7 +171,7 @@ class Index(Queries):
 
     @property
     def settings(self) -> IndexSettings:
-        """What holds for all of its rows.
+        """The settings of the index, which hold for all rows.
 
         Example:
             >>> index.settings.frames == index.model.config.frames
@@ -193,7 +193,7 @@ class Index(Queries):
         return len(self._store)
 
     def newest(self) -> Snapshot:
-        """The newest version; asked directly, all its answers are about that version.
+        """Return the newest version; all answers of what is returned are about that version.
 
         Example:
             >>> version = index.newest()
@@ -221,7 +221,7 @@ class Index(Queries):
         Args:
             texts: Texts like those that will be asked; at least 20 for confidence.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Raises:
             IndexBusyError: Another process wrote for longer than `lock_timeout`.
@@ -260,7 +260,7 @@ class Index(Queries):
             limits: What one file may cost before it is given up.
             retry: Try files again that broke a limit, or the decoder, when last tried.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then, also while it waits.
+            progress: Called with (what, done, total), also while it waits.
 
         Returns:
             What became of the files.
@@ -308,7 +308,7 @@ class Index(Queries):
         Args:
             paths: Videos of the index, or folders of them.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then while it waits.
+            progress: Called with (what, done, total) while it waits.
 
         Returns:
             How many files were forgotten.
@@ -365,7 +365,7 @@ class Index(Queries):
 
         Args:
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Example:
             >>> index.compact()
@@ -409,7 +409,7 @@ class Index(Queries):
             update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
 
     def _has_model(self) -> bool:
-        """Whether the model can be loaded, with a warning; to remove something needs none."""
+        """Return whether the model can be loaded, and warn if not; a removal needs none."""
         try:
             return self.model is not None
         except UCoFiAError as error:
@@ -417,7 +417,7 @@ class Index(Queries):
             return False
 
     def _is_newest(self, bank: Bank | None) -> bool:
-        """Whether nobody has written segments, or the bank, since."""
+        """Return whether nobody else has written segments, or the bank, since."""
         is_same = self._store.newest().version == self._store.version
         return is_same and banks.is_newest(self._store, bank)
 
@@ -436,7 +436,7 @@ class Index(Queries):
         Args:
             model: The model itself, or its name or folder as `ucofia.load` takes it.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
-            progress: Called with (what, done, total) now and then.
+            progress: Called with (what, done, total).
 
         Returns:
             Whether anything changed; not if the index belongs to this model already.

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
+from ucofia.index.contents import Contents
 from ucofia.index.discover import FoundFile, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
@@ -48,7 +49,7 @@ HASHED_AHEAD = 16  # files
 
 @dataclass
 class AddReport:
-    """What became of the files, in numbers of files where nothing else is said.
+    """The result of adding files: numbers of files, unless something else is said.
 
     Example:
         >>> report = AddReport(added=3, failed=[Failure("a.mp4", "it is empty (0 bytes)")])
@@ -101,17 +102,11 @@ def add(
     """Bring an index up to date with some files and folders.
 
     Files that broke a limit or the decoder get another chance, unless `retry` is False; files
-    whose bytes are no video only when they have changed.
+    whose bytes are no video only when they have changed. See `Index.add` for the arguments.
     """
     watch = Stopwatch()
-    found: list[FoundFile] = []
     unreadable: list[OSError] = []
-    for file in discover.find(paths, unreadable=unreadable.append):
-        if progress is not None and len(found) % PROGRESS_FILES == 0:
-            progress("looking for videos", len(found), None)
-        found.append(file)
-    if progress is not None and found:
-        progress("looking for videos", len(found), len(found))
+    found = _found_files(paths, unreadable, progress)
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
     run.report.warnings += map(discover.unreadable_folder, unreadable)
@@ -123,25 +118,43 @@ def add(
             run.encode()
     finally:
         run.close()  # also after an interrupt: what is complete is worth keeping
-    places = [absolute_path(path) for path in paths]
+    _forget_gone(store, run, [absolute_path(path) for path in paths], prune)
+    run.report.seconds, run.report.spent = watch.total, watch.seconds
+    return run.report
+
+
+def _found_files(
+    paths: Sequence[Path | str], unreadable: list[OSError], progress: Progress | None
+) -> list[FoundFile]:
+    """List the files to look at; folders that cannot be read are added to `unreadable`."""
+    found: list[FoundFile] = []
+    for file in discover.find(paths, unreadable=unreadable.append):
+        if progress is not None and len(found) % PROGRESS_FILES == 0:
+            progress("looking for videos", len(found), None)
+        found.append(file)
+    if progress is not None and found:
+        progress("looking for videos", len(found), len(found))
+    return found
+
+
+def _forget_gone(store: Store, run: "_Run", places: Sequence[str], prune: bool | None) -> None:
+    """Remove files below some places that are no longer on disk, and report those that stay."""
 
     def is_gone(path: str) -> bool:
         return is_below(path, places) and not os.path.lexists(path)
 
     failed = {failure.path for failure in run.report.failed}
-    failures.forget(store, filter(is_gone, run.bad.keys() - failed))
+    failures.forget(store, filter(is_gone, run.failed_before.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
     forgotten = [path for path in gone if prune or (prune is None and is_deleted(path))]
     if forgotten:
         store.remove(forgotten)
     run.report.removed = len(forgotten)
     run.report.missing = sorted(set(gone) - set(forgotten))
-    run.report.seconds, run.report.spent = watch.total, watch.seconds
-    return run.report
 
 
 class _Run:
-    """The state of one `add`: what is known, what is open, what waits for its commit."""
+    """The state of one `add`: known files, files being encoded, rows to be committed."""
 
     def __init__(
         self,
@@ -157,20 +170,14 @@ class _Run:
         self.report = AddReport()
         self.known = store.files()
         self.total = len(found)
-        self.bad = failures.known_failures(store)
+        self.failed_before = failures.known_failures(store)
         self._retry = retry
-        self._paths_by_hash: dict[str, dict[str, None]] = {}  # in order
-        self._gone: dict[str, deque[str]] = {}  # names of a content that are not there any more
-        self._rows_of_hash: dict[str, int] = {}
-        for path, known in self.known.items():
-            self._paths_by_hash.setdefault(known.identity.content_hash, {})[path] = None
-            self._rows_of_hash[known.identity.content_hash] = known.segments
-        self._stored = {path: file.identity.content_hash for path, file in self.known.items()}
+        self._contents = Contents(self.known)
         self._queue = deque(found)
         self._hashing = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._hashed: deque[tuple[FoundFile, Future[str] | None]] = deque()
         self._copies: list[FileIdentity] = []  # files whose content the index has, perhaps
-        self._copied_rows = 0  # how many rows they will have, at a guess
+        self._copied_rows = 0  # an estimate of their rows
         self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
         self._waiting: dict[str, list[FileIdentity]] = {}  # for an open file of the same content
@@ -251,7 +258,8 @@ class _Run:
 
     def encode(self, most: int | None = None) -> None:
         """Encode waiting clips; files that are complete join the next commit."""
-        now, self._clips = self._clips[:most], self._clips[len(self._clips[:most]) :]
+        count = len(self._clips) if most is None else most
+        now, self._clips = self._clips[:count], self._clips[count:]
         while now:
             some, now = now[: self._batch], now[self._batch :]
             clips = [
@@ -299,8 +307,7 @@ class _Run:
         digest = first.content_hash
         waiting = self._waiting.pop(digest, [])
         if rows and rows[0].file == first:
-            self._paths_by_hash.setdefault(digest, {})[first.path] = None
-            self._rows_of_hash[digest] = len(rows)
+            self._contents.add(first.path, digest, len(rows))
             for identity in waiting:
                 self._done += 1
                 self._copy_later(identity)
@@ -310,7 +317,7 @@ class _Run:
 
     def _copy_later(self, identity: FileIdentity) -> None:
         self._copies.append(identity)
-        self._copied_rows += self._rows_of_hash[identity.content_hash]
+        self._copied_rows += self._contents.rows(identity.content_hash)
         if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
             self.commit()
 
@@ -319,10 +326,10 @@ class _Run:
         self._queue.append(FoundFile(identity.path, identity.size_bytes, identity.mtime_ns))
 
     def _unless_changed(self, opened: _OpenFile) -> list[SegmentRow]:
-        """Give the rows of a file that changed while it was read a digest of no content.
+        """Give the rows of a file that changed while it was read a random content hash.
 
-        Nobody knows whether they are of what was hashed, so no copy of that may get them. The
-        next run looks at the file again, as its size or time is another.
+        They may not be of the content that was hashed, so they must not be copied to other files
+        of it. The next run indexes the file again, as its size or time is another.
         """
         file = opened.identity
         if not discover.has_changed(FoundFile(file.path, file.size_bytes, file.mtime_ns)):
@@ -337,10 +344,9 @@ class _Run:
         if self._rows:
             with self._watch.stage("commit"):
                 self.store.put(self._rows, replacing=self._replaced)
-            for path in self._replaced:
-                self._stored.pop(path, None)
-            self._stored |= {row.file.path: row.file.content_hash for row in self._rows}
-            healed = {row.file.path for row in self._rows} & self.bad.keys()
+            self._contents.note_removed(self._replaced)
+            self._contents.note_stored(row.file for row in self._rows)
+            healed = {row.file.path for row in self._rows} & self.failed_before.keys()
             failures.forget(self.store, healed)
             self._rows, self._replaced = [], []
         if self._failures:
@@ -349,8 +355,7 @@ class _Run:
             broken = [path for path in self._failures if path in self.known]
             if broken:
                 self.store.remove(broken)
-            for path in broken:
-                self._stored.pop(path, None)
+                self._contents.note_removed(broken)
             failures.remember(self.store, self._failures.values())
             self._failures = {}
         self._committed_at = time.monotonic()
@@ -371,17 +376,17 @@ class _Run:
         return (identity.size_bytes, identity.mtime_ns) == (file.size_bytes, file.mtime_ns)
 
     def _known_failure(self, file: FoundFile) -> KnownFailure | None:
-        bad = self.bad.get(file.path)
-        return bad if bad and bad.still_holds(file, retry=self._retry) else None
+        failure = self.failed_before.get(file.path)
+        return failure if failure and failure.still_holds(file, retry=self._retry) else None
 
     def _unknown(self, file: FoundFile, digest: "Future[str] | None") -> FileIdentity | None:
         """Return the identity of a file that must be decoded; None when it need not be."""
         if digest is None:
-            bad = self._known_failure(file)
-            if self._is_unchanged(file) or bad is None:
+            failure = self._known_failure(file)
+            if self._is_unchanged(file) or failure is None:
                 self.report.unchanged += 1
             else:
-                self.report.failed.append(Failure(file.path, bad.reason, is_known=True))
+                self.report.failed.append(Failure(file.path, failure.reason, is_known=True))
             return None
         try:
             identity = FileIdentity(file.path, file.size_bytes, file.mtime_ns, digest.result())
@@ -394,8 +399,7 @@ class _Run:
             trouble = UnreadableVideoError(shown, reason)
             self._note(KnownFailure.of(replace(file, path=shown), trouble))
             return None
-        names = self._paths_by_hash.get(identity.content_hash)
-        if not names or file.path in self._must_decode:
+        if identity.content_hash not in self._contents or file.path in self._must_decode:
             return identity
         self._copy_later(identity)
         return None
@@ -420,10 +424,7 @@ class _Run:
         for row in self._rows:
             found.setdefault(row.file.content_hash, []).append(row)
         found = {digest: _of_one_file(found[digest]) for digest in digests & found.keys()}
-        sources = {
-            digest: next((n for n in self._paths_by_hash[digest] if self._holds(n, digest)), None)
-            for digest in digests - found.keys()
-        }
+        sources = {d: self._contents.stored_file(d) for d in digests - found.keys()}
         stored = self.store.rows_of_files([path for path in sources.values() if path])
         for digest, path in sources.items():
             rows = stored.get(path or "", [])
@@ -431,26 +432,14 @@ class _Run:
                 found[digest] = rows
         return found
 
-    def _holds(self, path: str, digest: str) -> bool:
-        """Return whether the stored rows of a path are known to be of this content."""
-        return self._stored.get(path) == digest
-
     def _count_copy(self, identity: FileIdentity) -> None:
-        # Of several names that which is its own counts most, then one that is gone.
-        digest = identity.content_hash
+        """Count a copied file: as unchanged, moved, changed or added."""
         known = self.known.get(identity.path)
-        if known is not None and known.identity.content_hash == digest:  # touched, not changed
-            self.report.unchanged += 1
-            return
-        names = self._paths_by_hash[digest]
-        if digest not in self._gone:
-            self._gone[digest] = deque(name for name in names if not os.path.lexists(name))
-        if self._gone[digest]:
-            old = self._gone[digest].popleft()
+        if known is not None and known.identity.content_hash == identity.content_hash:
+            self.report.unchanged += 1  # only its time is another
+        elif old := self._contents.move(identity):
             self._replaced.append(old)
             self.known.pop(old, None)
-            del names[old]
-            names[identity.path] = None
             self.report.moved += 1
         else:
             self.report.changed += known is not None
@@ -462,7 +451,7 @@ class _Run:
 
     def _note(self, failure: KnownFailure) -> None:
         self.report.failed.append(Failure(failure.path, failure.reason))
-        if failure != self.bad.get(failure.path):
+        if failure != self.failed_before.get(failure.path):
             self._failures[failure.path] = failure
 
     def _report_progress(self) -> None:

@@ -31,14 +31,14 @@ from ucofia.index.storage.store import Store
 from ucofia.progress import Progress
 
 FOLDER = "journal"
-VERB = "index --cluster"  # for those who wait
+VERB = "index --cluster"  # shown to processes that wait for the lock
 FILES_PER_COMMIT = 500
 _ENTRY, _RUN = ".json", ".run"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of work that is done: its data files, and what became of its videos."""
+    """A finished part of work: its data files, and what became of its videos."""
 
     key: str  # of this attempt; another attempt at the same videos has another
     since: int  # the version that was open when it began
@@ -254,7 +254,7 @@ def _is_held(file: Path) -> bool:
     except Timeout:
         return True
     lock.release()
-    file.unlink(missing_ok=True)  # whoever held it was killed
+    file.unlink(missing_ok=True)  # its process was killed
     return False
 
 

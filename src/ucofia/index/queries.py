@@ -25,10 +25,10 @@ class Queries(ABC):
 
     @abstractmethod
     def newest(self) -> Snapshot:
-        """The newest version of the index."""
+        """Return the newest version of the index."""
 
     def collection(self) -> Collection:
-        """All segments of the newest version with their biases, as search sees them.
+        """Return all segments of the newest version with their biases, as search sees them.
 
         Example:
             >>> [Path(segment.path).name for segment in index.collection().segments]
@@ -51,7 +51,7 @@ class Queries(ABC):
         Args:
             text: What to look for, in words; "no people" and "without a dog" mean what they say.
                 A `TextQuery` combines several texts, each taken as it stands.
-            top: At most so many hits.
+            top: Most hits.
             exact: Return the list that scoring everything would give; False scores a fixed number
                 of candidates, see `fast_recall`.
             grouped: One hit per video, with its best moments; False gives one per segment.
@@ -99,7 +99,7 @@ class Queries(ABC):
 
         Args:
             texts: What to look for; the passes over the index are shared.
-            top: At most so many hits for each text.
+            top: Most hits for each text.
             exact: See `search`.
             grouped: See `search`.
             filters: Which segments may be found.
@@ -161,7 +161,7 @@ class Queries(ABC):
         Args:
             video: A video of the index, or any other file, which is then decoded and encoded.
             texts: The texts to choose from; None takes those of the bank.
-            top: At most so many texts.
+            top: Most texts.
 
         Raises:
             SettingError: No texts were given, and there is no bank.
@@ -189,7 +189,7 @@ class Queries(ABC):
 
         Args:
             example: A video or picture, in the index or not.
-            top: At most so many videos.
+            top: Most videos.
             filters: Which segments may be found.
 
         Returns:
@@ -244,7 +244,7 @@ class Queries(ABC):
         return self._store.with_retry(lambda: export.write_table(self._store, Path(path)))
 
     def bank_texts(self) -> list[str]:
-        """The texts that scores are normalised against.
+        """Return the texts that scores are normalised against.
 
         Example:
             >>> index.bank_texts()[:2]

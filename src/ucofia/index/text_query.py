@@ -146,7 +146,7 @@ class TextQuery:
 
     @classmethod
     def plain(cls, text: str) -> str:
-        """The text as it is searched for: without quotes around it, else as it stands."""
+        """Return the text that is searched for: without surrounding quotes, else unchanged."""
         read = cls.parse(text)
         return read.wanted[0] if read.is_plain else text
 
@@ -170,7 +170,7 @@ def _each(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _divided(text: str) -> tuple[str, list[str]]:
-    """What is wanted, in one piece, and the pieces that are not."""
+    """Split a text into what is wanted, in one piece, and the pieces that are not."""
     wanted: list[str] = []
     unwanted: list[str] = []
     at = 0
@@ -229,7 +229,7 @@ def _letters(word: str) -> str:
 
 @dataclass(frozen=True)
 class Hint:
-    """Something about a text, in a sentence; with a better text where there is one."""
+    """A hint about a text, in a sentence, with a better text where there is one."""
 
     kind: Literal["spelling", "language"]
     message: str
@@ -238,7 +238,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words that may be meant: those of the bank, and those that the tokenizer keeps whole."""
+    """Words that may be suggested: the bank's, and those that the tokenizer knows whole."""
 
     bank: frozenset[str]
     tokens: frozenset[str]
@@ -275,7 +275,7 @@ class Vocabulary:
 
 
 def cut_words(text: str, backbone: "Backbone") -> list[str]:
-    """The words of a text that the tokenizer does not keep whole, as they were typed."""
+    """Return the words of a text that the tokenizer splits, as they were typed."""
     tokens = backbone.words_of(text, length=LONGEST)
     found = []
     for word, pieces in words_with_pieces(text, tokens):
@@ -289,9 +289,9 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
     """Return hints about the texts of a question.
 
     Args:
-        question: what is asked.
-        backbone: whose tokenizer reads it.
-        known: words that may be suggested.
+        question: What is asked.
+        backbone: Whose tokenizer reads it.
+        known: Words that may be suggested.
     """
     text = " ".join(question.texts)
     words = _LETTERS.findall(text)
@@ -315,7 +315,7 @@ def hints(question: TextQuery, backbone: "Backbone", known: Vocabulary) -> list[
 
 
 def _is_spelt_out(text: str, backbone: "Backbone") -> bool:
-    """Whether words of another script are read letter by letter, or not at all."""
+    """Return whether words of another script are read letter by letter, or not at all."""
     tokens = backbone.words_of(text, length=LONGEST)
     pieces = [token for token in tokens if token not in NOT_WORDS]
     letters = sum(map(len, _LETTERS.findall(text)))
@@ -331,6 +331,6 @@ def _spelt(question: TextQuery, spelt: dict[str, str]) -> TextQuery:
 
 
 def is_latin(word: str) -> bool:
-    """Whether all letters are Latin ones."""
+    """Return whether all letters are Latin ones."""
     letters = [letter for letter in word if letter.isalpha()]
     return all("LATIN" in unicodedata.name(letter, "") for letter in letters)

@@ -40,7 +40,7 @@ PER_INCH = 160
 
 @dataclass(frozen=True)
 class Weighed:
-    """The frames of one video for one text: similarity and weight under both rules."""
+    """Similarities of a text to a video's frames, with their weights under both rules."""
 
     similarity: Float[np.ndarray, " f"]
     softmax: Float[np.ndarray, " f"]
@@ -170,19 +170,20 @@ def draw_levels(model: Model, found: Evaluation, frames: FrameSource) -> Figure:
 
 
 def _telling(first: dict[str, np.ndarray], truth: np.ndarray) -> tuple[list[int], str]:
-    """Up to three texts, by the first rule that finds any."""
+    """Return up to three texts, and the first rule that finds any."""
     coarse, fine, unified = (hits == truth for hits in first.values())
     rules = {
         "all levels are right, coarse alone and fine alone are wrong": unified & ~coarse & ~fine,
         "all levels are right, coarse alone or fine alone is wrong": unified & ~(coarse & fine),
-        "in the order of the data set": np.ones(len(truth), dtype=bool),
     }
     for rule, fits in rules.items():
         rows = np.flatnonzero(fits)
         if len(rows):
             caption = f"The first texts for which {rule} ({len(rows)} of {len(truth)})."
-            return rows[:3].tolist(), caption if "order" not in rule else f"Texts {rule}."
-    raise SettingError("split", "empty", "it has no texts")
+            return rows[:3].tolist(), caption
+    if not len(truth):
+        raise SettingError("split", "empty", "it has no texts")
+    return list(range(len(truth)))[:3], "Texts in the order of the data set."
 
 
 def _isa_level(model: Model) -> Level:
@@ -199,7 +200,7 @@ def _frames(model: Model, frames: FrameSource, video: VideoItem) -> np.ndarray:
 
 
 def _some(rows: Int[np.ndarray, " n"]) -> list[int]:
-    """At most so many, evenly spread."""
+    """Return at most `QUERIES_TRIED` of the rows, evenly spread."""
     places = np.linspace(0, len(rows) - 1, min(len(rows), QUERIES_TRIED)).astype(int)
     return [int(row) for row in rows[places]]
 

@@ -14,7 +14,7 @@ from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
 from ucofia.index.text_query import TextQuery
 from ucofia.serve import schema
-from ucofia.serve.engine import Found, TextTimeline
+from ucofia.serve.engine import ResultPage, TextTimeline
 from ucofia.serve.media import media_type
 
 # No file is older, and dates far away have no local time everywhere.
@@ -33,29 +33,25 @@ def filters_of(page: schema.Page) -> Filters:
     )
 
 
-def question_of(page: schema.TextPage) -> TextQuery:
-    """Read the texts of a request."""
-    return TextQuery.of(page.text, page.also, page.without)
+def search_arguments(
+    page: schema.TextPage,
+) -> tuple[TextQuery, Filters, int, int, float | None]:
+    """Read a search request as the arguments of `Engine.search`."""
+    question = TextQuery.of(page.text, page.also, page.without)
+    return question, filters_of(page), page.offset, page.top, page.min_confidence
 
 
 def describe_answer(texts: Sequence[TextHit], seconds: float) -> schema.DescribeAnswer:
-    """Write texts."""
+    """Build the response of a description: texts, matches first."""
     hits = [
-        schema.TextHitOut(
-            text=hit.text,
-            score=hit.score,
-            levels=hit.levels,
-            confidence=hit.confidence,
-            is_match=hit.is_match,
-            match=match_word(hit.confidence, hit.is_match),
-        )
+        schema.TextHitOut(**vars(hit), match=match_word(hit.confidence, hit.is_match))
         for hit in matches_first(texts)
     ]
     return schema.DescribeAnswer(texts=hits, seconds=round(seconds, 4))
 
 
 def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.TimelineAnswer:
-    """Write where in a video a text matches."""
+    """Build the response of a timeline: where in a video a text matches."""
     return schema.TimelineAnswer(
         video=video_id(parts[0]),
         duration_seconds=parts[0].duration_seconds,
@@ -63,16 +59,7 @@ def timeline_answer(line: TextTimeline, parts: Sequence[SegmentInfo]) -> schema.
         low=line.low,
         high=line.high,
         segments=[
-            schema.Stretch(
-                segment=hit.segment,
-                start_second=hit.start_second,
-                end_second=hit.end_second,
-                best_second=hit.best_second,
-                score=hit.score,
-                confidence=hit.confidence,
-                is_match=hit.is_match,
-                match=match_word(hit.confidence, hit.is_match),
-            )
+            schema.Stretch(**vars(hit), match=match_word(hit.confidence, hit.is_match))
             for hit in sorted(line.segments, key=lambda hit: hit.start_second)
         ],
     )
@@ -86,13 +73,13 @@ class ResponseBuilder:
 
     def search(
         self,
-        found: Found,
+        found: ResultPage,
         page: schema.Page,
         seconds: float,
         text: str | None = None,
         question: TextQuery | None = None,
     ) -> schema.SearchAnswer:
-        """Write hits."""
+        """Build the response of a search."""
         end = page.offset + page.top
         more = found.has_more and end <= schema.OFFSET_MOST
         return schema.SearchAnswer(
@@ -109,7 +96,7 @@ class ResponseBuilder:
         )
 
     def videos(self, known: Catalogue, offset: int, top: int) -> schema.VideosAnswer:
-        """Write what the index holds, newest first, without what is gone."""
+        """Build the list of videos, newest first, without deleted files."""
         chosen: list[schema.VideoOut] = []
         at = offset
         while at < len(known.newest) and len(chosen) < top:
@@ -123,7 +110,7 @@ class ResponseBuilder:
         )
 
     def explain(self, why: Explanation, info: SegmentInfo) -> schema.ExplainAnswer:
-        """Write an explanation; pictures become URLs."""
+        """Build the response of an explanation; pictures become URLs."""
         plain = why.to_dict()
         for number, frame in enumerate(plain["frames"]):
             frame["picture"] = self.picture(why.segment, number)
@@ -132,36 +119,29 @@ class ResponseBuilder:
         return schema.ExplainAnswer.model_validate({**plain, "video": video_id(info)})
 
     def picture(self, segment: str, frame: int) -> str:
-        """URL of the small picture of a frame."""
+        """Return the URL of the small picture of a frame."""
         return f"{self.base}/media/{segment}/frames/{frame}"
 
     def thumbnail(self, segment: str, second: float) -> str:
-        """URL of a sharp picture near a moment."""
+        """Return the URL of a sharp picture near a moment."""
         return f"{self.base}/media/{segment}/thumbnail?second={second:.2f}"
 
     def poster(self, hit: Hit, known: Catalogue) -> str:
-        """URL of the small picture of a hit's best moment."""
+        """Return the URL of the small picture of a hit's best moment."""
         return self.picture(
             hit.segment, nearest_frame(known.segments[hit.segment], hit.best_second)
         )
 
     def _hit(self, one: DistinctHit) -> schema.HitOut:
         hit = one.hit
-        moments = [schema.Moment.model_validate(m, from_attributes=True) for m in hit.moments]
-        return schema.HitOut(
+        fields = {
+            **vars(hit),
             **self._shown(one.info, hit.best_second),
-            score=hit.score,
-            confidence=hit.confidence,
-            is_match=hit.is_match,
-            match=match_word(hit.confidence, hit.is_match),
-            levels=dict(hit.levels),
-            start_second=hit.start_second,
-            end_second=hit.end_second,
-            moments=moments,
-            copies=_places(one.copies),
-            similar=[self._hit(other) for other in one.similar],
-            parts=[schema.PartOut.model_validate(p, from_attributes=True) for p in hit.parts],
-        )
+            "match": match_word(hit.confidence, hit.is_match),
+            "copies": _places(one.copies),
+            "similar": [self._hit(other) for other in one.similar],
+        }
+        return schema.HitOut.model_validate(fields, from_attributes=True)
 
     def _video(
         self, parts: Sequence[SegmentInfo], copies: Sequence[SegmentInfo]
@@ -172,7 +152,7 @@ class ResponseBuilder:
         return schema.VideoOut(**shown, copies=_places(copies))
 
     def _shown(self, info: SegmentInfo, second: float) -> dict[str, Any]:
-        """What both a hit and a video of the list have: where to see them, and when."""
+        """Return the fields that a hit and a listed video share: identity, URLs and times."""
         return {
             "segment": info.id,
             "video": video_id(info),
@@ -189,7 +169,7 @@ class ResponseBuilder:
 
 
 def nearest_frame(info: SegmentInfo, second: float) -> int:
-    """Which of the frames that the model saw is nearest to a moment."""
+    """Return the number of the frame, of those the model saw, that is nearest to a moment."""
     seconds = info.frame_seconds or (0.0,)
     return min(range(len(seconds)), key=lambda at: abs(seconds[at] - second))
 

@@ -56,7 +56,7 @@ PageParams = Annotated[schema.Page, Query()]
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
-    """A result of the engine, the version it is of, and the seconds it took without queueing."""
+    """A result of the engine, its version of the index, and the seconds it took."""
 
     value: T
     catalogue: Catalogue
@@ -79,7 +79,7 @@ class Executors:
 
 
 class Api:
-    """The answers to all requests about one index."""
+    """The endpoints of one index."""
 
     def __init__(
         self, prefix: str, index: Index, executors: Executors, settings: ServeSettings
@@ -99,21 +99,19 @@ class Api:
         self, page: Annotated[schema.TextPage, Query()], request: Request, response: Response
     ) -> schema.SearchAnswer | Response:
         """Find videos with words."""
-        question, filters = answers.question_of(page), answers.filters_of(page)
-        args = (question, filters, page.offset, page.top, page.min_confidence)
+        args = answers.search_arguments(page)
         reply = await self._ask_named(request, response, self.engine.search, *args)
         if isinstance(reply, Response):
             return reply
-        return self.write.search(reply.value, page, reply.seconds, page.text, question)
+        return self.write.search(reply.value, page, reply.seconds, page.text, args[0])
 
     async def search_with(self, page: PageParams, request: Request) -> schema.SearchAnswer:
         """Find videos with words (JSON), or with a picture or video (its bytes)."""
         if uploads.content_type(request) == "application/json":
             asked = await _json(request)
-            question, filters = answers.question_of(asked), answers.filters_of(asked)
-            args = (question, filters, asked.offset, asked.top, asked.min_confidence)
+            args = answers.search_arguments(asked)
             reply = await self._ask(self.engine.search, *args)
-            return self.write.search(reply.value, asked, reply.seconds, asked.text, question)
+            return self.write.search(reply.value, asked, reply.seconds, asked.text, args[0])
         clips, filters = await self._clips(request), answers.filters_of(page)
         reply = await self._ask(self.engine.similar_to, clips, filters, page.offset, page.top)
         return self.write.search(reply.value, page, reply.seconds)
@@ -259,7 +257,7 @@ class Api:
         return reply
 
     async def _clips(self, request: Request) -> list[Clip]:
-        """Take the body as a picture or video, and decode it in a process that may die."""
+        """Receive the body as a picture or video, and decode it in a worker process."""
         kind = uploads.content_type(request)
         uploads.require_type(kind)
         model = self.engine.index.model  # all that an index may have take the same crops

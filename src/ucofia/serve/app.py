@@ -30,7 +30,15 @@ def create_app(
     *,
     settings: ServeSettings = ServeSettings(),  # noqa: B008 - frozen
 ) -> FastAPI:
-    """Make the application of an index, or of several by their names in URLs."""
+    """Make the application of an index, or of several.
+
+    Args:
+        index: One open index, at the root; or several by the names that their URLs begin with.
+        settings: Limits, token, hosts, log; see docs/serve.md.
+
+    Returns:
+        A FastAPI application for any ASGI server.
+    """
     executors = Executors(
         score=BoundedExecutor("score", waiting=settings.waiting, start=one_thread),
         read=BoundedExecutor("read", waiting=READING_MAY_WAIT),
@@ -45,26 +53,12 @@ def create_app(
         ]
         for api in apis.values():
             api.others = others
-
-    def close() -> None:
-        for api in apis.values():
-            api.close()
-        executors.close()
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for api in apis.values():  # before the first request
-            await executors.score.run(api.engine.refresh)
-            await executors.score.run(api.engine.warm_up)
-        await asyncio.to_thread(release_weights)
-        yield
-        await asyncio.to_thread(close)
-
+    close = partial(_close, apis, executors)
     app = FastAPI(
         title="ucofia",
         version=__version__,
         description="Find videos with words, and words for videos.",
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, apis, executors),
         openapi_url=None,  # served beside each page
         docs_url=None,  # FastAPI's own pages load scripts from the network
         redoc_url=None,
@@ -86,6 +80,25 @@ def create_app(
     app.add_middleware(SecurityMiddleware, settings=settings, prefixes=tuple(apis))
     app.add_middleware(RequestMonitor, metrics=metrics, log_format=settings.access_log)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(
+    apis: Mapping[str, Api], executors: Executors, _: FastAPI
+) -> AsyncIterator[None]:
+    """Read every index and prepare its model before the first request; close all at the end."""
+    for api in apis.values():
+        await executors.score.run(api.engine.refresh)
+        await executors.score.run(api.engine.warm_up)
+    await asyncio.to_thread(release_weights)
+    yield
+    await asyncio.to_thread(_close, apis, executors)
+
+
+def _close(apis: Mapping[str, Api], executors: Executors) -> None:
+    for api in apis.values():
+        api.close()
+    executors.close()
 
 
 def _metrics(apis: Mapping[str, Api]) -> Metrics:

@@ -1,9 +1,9 @@
 """Connection limits: idle and slow connections cannot keep others out.
 
 A connection must bring the head of its request in time, and there are only so many, in all and
-from one address. At the limit the one goes that has kept the server waiting longest: it sent no
-whole request, or does not read its answer, not even the last bytes of one that was closed. So a
-well-behaved client always gets a connection.
+from one address. At the limit the connection is dropped that kept the server waiting longest: it
+sent no whole request, or does not read its answer, not even the last bytes of one that was closed.
+So a well-behaved client always gets a connection.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ SEGMENTS_COMPARED = 512  # of the collection, for the scale of a timeline
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultPage:
     """One page of hits, and whether there are more."""
 
     page: DistinctHits
@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def index(self) -> Index:
-        """The index that is asked."""
+        """The open index."""
         return self.handle.index
 
     def refresh(self) -> Catalogue:
@@ -93,13 +93,13 @@ class Engine:
 
     @property
     def view(self) -> View:
-        """The version that is asked."""
+        """The version that answers queries, with its catalogue."""
         assert self._view is not None  # the server refreshes before its first request
         return self._view
 
     @property
     def snapshot(self) -> Snapshot:
-        """The version that is asked, without its catalogue."""
+        """The version that answers queries."""
         return self.view.snapshot
 
     def etag(self, question: object) -> str:
@@ -114,7 +114,7 @@ class Engine:
         offset: int,
         top: int,
         min_confidence: float | None,
-    ) -> Found:
+    ) -> ResultPage:
         """Find videos with words."""
 
         def answer(wanted: int) -> list[Hit]:
@@ -125,7 +125,7 @@ class Engine:
         was_cut = any(self._is_cut(text) for text in question.texts)
         return replace(found, was_cut=was_cut, hints=self.snapshot.hints(question))
 
-    def similar(self, video: str, filters: Filters, offset: int, top: int) -> Found:
+    def similar(self, video: str, filters: Filters, offset: int, top: int) -> ResultPage:
         """Find videos like one of the index, without its own copies."""
         info = self.view.catalogue.video(video)[0]
         own = {place.path for place in self.view.catalogue.copies(info)}
@@ -136,7 +136,9 @@ class Engine:
 
         return self._page(self._cached(("similar", info.path, filters), answer), offset, top)
 
-    def similar_to(self, clips: Sequence[Clip], filters: Filters, offset: int, top: int) -> Found:
+    def similar_to(
+        self, clips: Sequence[Clip], filters: Filters, offset: int, top: int
+    ) -> ResultPage:
         """Find videos like a clip from outside."""
         features = self._features(clips)
 
@@ -178,8 +180,8 @@ class Engine:
         collection = self.snapshot.collection
         rows = np.array([collection.row_of_segment[part.id] for part in parts])
         step = max(1, len(collection) // SEGMENTS_COMPARED)
-        others = np.arange(0, len(collection), step)
-        sims = self._similarities(text, np.concatenate([rows, others]))
+        compared = np.concatenate([rows, np.arange(0, len(collection), step)])
+        sims = self._similarities(text, compared)
         if sims is None:
             return TextTimeline([], hits, 0.0, 1.0)
         points = [
@@ -187,7 +189,7 @@ class Engine:
             for at, part in enumerate(parts)
             for frame, second in enumerate(part.frame_seconds[: sims.shape[1]])
         ]
-        everywhere = sims[collection.frame_mask[np.concatenate([rows, others])]]
+        everywhere = sims[collection.frame_mask[compared]]
         low, high = float(np.median(everywhere)), float(everywhere.max())
         return TextTimeline(sorted(points), hits, low, high)
 
@@ -203,7 +205,6 @@ class Engine:
         (hits,) = self.snapshot.search_many(
             [text],
             top=top,
-            exact=True,
             grouped=grouped,
             filters=filters,
             min_confidence=min_confidence,
@@ -217,9 +218,7 @@ class Engine:
         order = np.argsort(-bank.scores.best, kind="stable")
         short = [bank.texts[at] for at in order if len(bank.texts[at].split()) <= EXAMPLE_WORDS]
         texts = short[:EXAMPLES_TRIED]
-        answers = self.snapshot.search_many(
-            texts, top=1, exact=True, grouped=True, filters=Filters()
-        )
+        answers = self.snapshot.search_many(texts, top=1)
         found: dict[str, tuple[str, Hit]] = {}
         for text, hits in zip(texts, answers, strict=True):
             if hits and hits[0].is_match and is_there(hits[0].path):
@@ -239,7 +238,7 @@ class Engine:
         return bool(cut)
 
     def _similarities(self, text: str, rows: Array) -> Array | None:
-        """How near each frame of some rows is to a text; None where no level compares them."""
+        """Return the similarity of a text and each frame of rows; None if no level has one."""
         query = self.snapshot.prepare_queries([text])[0]
         name = level_of(query.levels, text="sentence", video="frame")
         if name is None:
@@ -257,11 +256,11 @@ class Engine:
             raise SettingError("text", [], "this index has no bank; give texts to choose from")
         return list(bank.texts)
 
-    def _page(self, answer: RankHits, offset: int, top: int) -> Found:
+    def _page(self, answer: RankHits, offset: int, top: int) -> ResultPage:
         is_alike, end = NearDuplicates(self.snapshot.collection), offset + top
         found = distinct_hits(answer, self.view.catalogue, wanted=end + 1, is_alike=is_alike)
         page = DistinctHits(matches_first(found.hits[offset:end]), found.gone)
-        return Found(page, has_more=len(found.hits) > end)
+        return ResultPage(page, has_more=len(found.hits) > end)
 
     def _cached(self, key: tuple[object, ...], answer: RankHits) -> RankHits:
         """Keep the answers to the last queries (least recently used cache)."""

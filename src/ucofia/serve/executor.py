@@ -1,8 +1,8 @@
 """One thread for heavy work behind a bounded queue: back-pressure instead of endless waiting.
 
-Searching is computing, and a machine computes no faster when more people ask at once. So requests
-queue; when the queue is full a request is refused with a time to retry (503, Retry-After). The
-event loop never computes. Knows nothing of what the work is.
+Searches are bound by the processor, so that running several at once gains nothing. Requests queue;
+when the queue is full a request is refused with a time to retry (503, Retry-After). The event loop
+never computes. Knows nothing of what the work is.
 """
 
 import asyncio

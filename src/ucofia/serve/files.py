@@ -1,10 +1,9 @@
 """Which files may be read: those that were indexed, where they were, and no other by a link.
 
-A file is opened first and looked at afterwards, through the open handle, so that nobody can swap
-it in between. If size or time differ from what the index remembers it is another file. A file
-below a folder to which videos may be added from outside must really lie there: whoever can put a
-link into such a folder must not read what the link leads to. Device and inode are remembered from
-the first time on.
+A file is opened first and checked afterwards, through the open handle, so that it cannot be
+replaced in between. If its size or time differ from the index's it is another file. A file below a
+folder to which videos may be added over HTTP must really lie there: a link in such a folder must
+not give access to its target. Device and inode are remembered from the first check on.
 """
 
 import os
@@ -24,7 +23,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block
 
 
 class Files:
-    """Opens files of an index after checking them."""
+    """Opens the files of an index after checking them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self.folders = tuple(absolute_path(folder) for folder in folders)

@@ -1,7 +1,7 @@
 """The one handle on an index that all threads of a server share.
 
-Searches, facts and pictures come from one open index. Whoever needs answers that belong together
-takes a `View`; a lock keeps two threads from looking for a newer version at the same time.
+Searches, facts and pictures come from one open index. A `View` is one version of it, whose answers
+belong together; a lock keeps two threads from opening a newer version at the same time.
 """
 
 import logging

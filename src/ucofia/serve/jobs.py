@@ -1,7 +1,7 @@
 """An indexing job started over HTTP: at most one at a time, only below folders that were allowed.
 
-Runs on a thread of its own with the same weights; searches go on meanwhile and see what has been
-committed. A job that is stopped keeps what it has finished.
+Runs on a thread of its own with the same weights, beside searches, which see what is committed. A
+job that is stopped keeps what it has finished.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job is."""
+    """The state and progress of a job."""
 
     state: str = "running"  # then "done" or "failed"
     what: str = "starting"
@@ -35,11 +35,11 @@ class JobState:
 
 
 class _Stopped(Exception):  # noqa: N818 - nothing has gone wrong
-    """The server is going down."""
+    """Raised in a job when the server shuts down."""
 
 
 class Jobs:
-    """The one job that may run."""
+    """Runs at most one index job."""
 
     def __init__(self, handle: IndexHandle, files: Files) -> None:
         self._handle, self._files = handle, files
@@ -49,7 +49,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def current(self) -> JobState | None:
-        """How far the job of this server is, or what another process adds to the index."""
+        """Return the job of this server, or what another process adds to the index, or None."""
         if self.state is not None and self.state.state == "running":
             return self.state
         writer = holder(self._handle.index.path)

@@ -96,34 +96,35 @@ class InfoResult(BaseModel):
     files_that_cannot_be_read: int
 
 
-def create_server(index: Index) -> MCPServer[Any]:
-    """Make the server of an index; it runs on stdin and stdout."""
-    handle = IndexHandle(index)
-    engine = Engine(handle)
-    server: MCPServer[Any] = MCPServer(
-        "ucofia", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
-    )
-    lock = threading.Lock()  # one query at a time; the model gains nothing from more
+class Tools:
+    """The tools of an index. Assistants read the docstrings of the public methods."""
 
-    def tool(answer: Callable[..., T]) -> None:
-        @wraps(answer)
-        def asked(*args: Any, **kwargs: Any) -> T:
-            with lock:
+    def __init__(self, index: Index) -> None:
+        self._handle = IndexHandle(index)
+        self._engine = Engine(self._handle)
+        self._lock = threading.Lock()  # one query at a time; the model gains nothing from more
+
+    def locked(self, tool: Callable[..., T]) -> Callable[..., T]:
+        """Return a tool that holds the lock and is asked about the newest version."""
+
+        @wraps(tool)
+        def answer(*args: Any, **kwargs: Any) -> T:
+            with self._lock:
                 try:
-                    engine.refresh()
-                    return answer(*args, **kwargs)
+                    self._engine.refresh()
+                    return tool(*args, **kwargs)
                 except UCoFiAError as error:
                     raise ToolError(str(error)) from error
 
-        server.add_tool(asked, annotations=READ_ONLY)
+        return answer
 
     def search(
-        text: Text, without: list[Text] | None = None, top: Top = 5, under: str | None = None
+        self, text: Text, without: list[Text] | None = None, top: Top = 5, under: str | None = None
     ) -> SearchResult:
         """Find videos by what is seen in them, and what is not; `under` keeps to one folder."""
         filters = Filters(under=[under] if under else ())
         question = TextQuery.of(text, (), without or ())
-        found = engine.search(question, filters, 0, top, None).page.hits
+        found = self._engine.search(question, filters, 0, top, None).page.hits
         videos = [
             FoundVideo(
                 path=one.info.path,
@@ -141,16 +142,17 @@ def create_server(index: Index) -> MCPServer[Any]:
         ]
         return SearchResult(videos=videos, matches=sum(bool(one.hit.is_match) for one in found))
 
-    def describe(segment: str, texts: list[Text] | None = None, top: Top = 5) -> DescribeResult:
+    def describe(
+        self, segment: str, texts: list[Text] | None = None, top: Top = 5
+    ) -> DescribeResult:
         """Find words for a video: of these texts, or else of the index's own bank."""
-        hits = engine.describe(segment, texts or [], top)
-        hits = matches_first(hits)
+        hits = matches_first(self._engine.describe(segment, texts or [], top))
         words = [match_word(hit.confidence, hit.is_match) for hit in hits]
         return DescribeResult(texts=[hit.text for hit in hits], match=words)
 
-    def explain(text: Text, segment: str) -> ExplainResult:
+    def explain(self, text: Text, segment: str) -> ExplainResult:
         """Explain why a part of a video, named by a search, fits a text."""
-        why = engine.explain(TextQuery.parse(text).texts[0], segment)
+        why = self._engine.explain(TextQuery.parse(text).texts[0], segment)
         frames = sorted(why.frames, key=lambda frame: -frame.weight)
         return ExplainResult(
             path=why.path,
@@ -167,9 +169,9 @@ def create_server(index: Index) -> MCPServer[Any]:
             moments=[(frame.second, frame.weight) for frame in frames[:5]],
         )
 
-    def info() -> InfoResult:
-        """Say what the index holds."""
-        facts, known = handle.info(), handle.catalogue
+    def info(self) -> InfoResult:
+        """Describe what the index holds."""
+        facts, known = self._handle.info(), self._handle.catalogue
         return InfoResult(
             path=facts["index"],
             videos=len(known.newest),
@@ -180,8 +182,15 @@ def create_server(index: Index) -> MCPServer[Any]:
             files_that_cannot_be_read=facts["failed_files"],
         )
 
-    for answer in (search, describe, explain, info):
-        tool(answer)
+
+def create_server(index: Index) -> MCPServer[Any]:
+    """Make the server of an index; it runs on stdin and stdout."""
+    server: MCPServer[Any] = MCPServer(
+        "ucofia", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
+    )
+    tools = Tools(index)
+    for tool in (tools.search, tools.describe, tools.explain, tools.info):
+        server.add_tool(tools.locked(tool), annotations=READ_ONLY)
     return server
 
 

@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class SecurityMiddleware:
-    """ASGI middleware around everything."""
+    """ASGI middleware that checks every request and adds headers to every answer."""
 
     def __init__(
         self, app: ASGIApp, settings: ServeSettings, prefixes: Sequence[str] = ("",)
@@ -73,7 +73,7 @@ class SecurityMiddleware:
             body = self._checked(scope, receive)
         except RefusedError as error:
             answer = problems.of_error(error)
-            if error.code == "wrong_body":  # nobody knows where it ends
+            if error.code == "wrong_body":  # its end is unknown
                 answer.headers["Connection"] = "close"
             await answer(scope, receive, safely)
             return
@@ -96,7 +96,7 @@ class SecurityMiddleware:
         return _Body(receive, most, self._settings.upload_seconds)
 
     def _path_of_index(self, path: str) -> str:
-        """The path without the name of one of several indexes."""
+        """Return the path of a request without the name of one of several indexes."""
         for prefix in self._prefixes:
             if prefix and path.startswith(f"{prefix}/"):
                 return path.removeprefix(prefix)
@@ -118,7 +118,7 @@ class SecurityMiddleware:
         try:
             await self._app(scope, body, unless_refused)
         except ClientDisconnect:
-            if not is_started:  # nobody reads this, but it is counted
+            if not is_started:  # the client is gone, but refusals are counted
                 gone = RefusedError("wrong_body", "the body broke off")
                 await problems.of_error(gone)(scope, body, send)
         except Exception as error:
@@ -128,7 +128,7 @@ class SecurityMiddleware:
 
 
 class _Body:
-    """A body that ends in time and size, or is refused."""
+    """A request body with limits of size and time."""
 
     def __init__(self, receive: Receive, most_bytes: int, seconds: float) -> None:
         self._receive, self._left, self._most = receive, most_bytes, most_bytes
@@ -137,7 +137,7 @@ class _Body:
         self.refusal: RefusedError | None = None
 
     async def __call__(self) -> Message:
-        if self._is_read:  # what comes now is the end of the connection, and that may take long
+        if self._is_read:  # only the disconnect follows, which may take long
             return await self._receive()
         try:
             wait = max(0.0, self._deadline - time.monotonic())
@@ -161,7 +161,7 @@ def is_token(given: str, token: str) -> bool:
 
 
 def cookie_of(token: str) -> str:
-    """What a browser keeps instead of the token itself."""
+    """Return the cookie that stands for a token, which the browser then need not keep."""
     return hmac.new(token.encode(), b"ucofia cookie", hashlib.sha256).hexdigest()
 
 

@@ -19,7 +19,7 @@ COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 
 
 class Metrics:
-    """The counters of one server."""
+    """The Prometheus metrics of one server."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -51,12 +51,12 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
 class RequestMonitor:
-    """ASGI middleware around everything: counts and logs each answer."""
+    """ASGI middleware that counts and logs each answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, log_format: str) -> None:
         self._app, self._metrics, self._format = app, metrics, log_format

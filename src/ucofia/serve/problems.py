@@ -137,7 +137,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """All methods that some route takes for this path; a router asks only the first."""
+    """Return all methods that some route takes for this path; a router asks only the first."""
     return [
         method
         for method in METHODS

@@ -36,7 +36,7 @@ _FILE = {"schema": {"type": "string", "format": "binary"}}
 
 
 def api_routes(api: Api) -> APIRouter:
-    """Routes of the queries."""
+    """Build the routes of the queries."""
     router = APIRouter(prefix="/api")
     uploaded = {kind: _FILE for kind in uploads.TYPES}
     json = {"application/json": {"schema": schema.TextPage.model_json_schema()}}
@@ -78,7 +78,7 @@ def api_routes(api: Api) -> APIRouter:
 
 
 def media_routes(api: Api) -> APIRouter:
-    """Videos and pictures, by id."""
+    """Build the routes of videos and pictures, by id."""
     router = APIRouter(prefix="/media")
 
     async def video(name: Annotated[schema.Id, Path()], request: Request) -> Response:
@@ -132,7 +132,7 @@ def media_routes(api: Api) -> APIRouter:
 
 
 def page_routes(app: FastAPI) -> APIRouter:
-    """The page and its parts, from memory: no path of a request ever meets the disk."""
+    """Build the routes of the page; its files are held in memory, so no URL names a path."""
     router = APIRouter(include_in_schema=False)
     folder = resources.files("ucofia.serve") / "page"
     files = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
@@ -170,7 +170,7 @@ def page_routes(app: FastAPI) -> APIRouter:
 
 
 def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSettings) -> APIRouter:
-    """What is about the server and not about one index."""
+    """Build the routes about the server itself: health, metrics, redirects to the pages."""
     router = APIRouter(include_in_schema=False)
     first = next(iter(apis))
 
@@ -200,7 +200,7 @@ def server_routes(apis: dict[str, Api], metrics: Metrics, settings: ServeSetting
 
 
 def session_route(settings: ServeSettings) -> APIRouter:
-    """The route where a browser exchanges the token for a cookie."""
+    """Build the route where a browser exchanges the token for a cookie."""
     router = APIRouter(prefix="/api")
 
     @router.post("/session", status_code=204, responses=responses(413))

@@ -35,7 +35,7 @@ UPLOAD_LIMITS = Limits(
 
 
 class ServeSettings(BaseSettings):
-    """How a server behaves; unknown names are errors."""
+    """The settings of a server; unknown names are errors."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX)
 
@@ -102,11 +102,11 @@ class ServeSettings(BaseSettings):
         """Read settings: what is given, else the environment, else a TOML file, else defaults.
 
         Args:
-            file: a TOML file; by default the one that `UCOFIA_SERVE_CONFIG` names, if any.
-            given: settings that win over all others; None counts as not given.
+            file: A TOML file; by default the one that `UCOFIA_SERVE_CONFIG` names, if any.
+            given: Settings that win over all others; None counts as not given.
 
         Raises:
-            SettingError: for an unknown name or a value that cannot work.
+            SettingError: For an unknown name or a value that cannot work.
         """
         named = file or os.environ.get(CONFIG_VARIABLE)
         values = _from_file(Path(named)) if named else {}

@@ -1,7 +1,7 @@
 """Thumbnails: the sharpest frame near a moment, in the video's own aspect ratio.
 
-Decoded on demand in processes that may die, a few at a time, and kept: in memory, and on disk up
-to a size. Where a file cannot be decoded the caller shows the small pictures of the index.
+Decoded on demand in worker processes, a few at a time, and kept: in memory, and on disk up to a
+size. Where a file cannot be decoded the caller shows the small pictures of the index.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image
 
 from ucofia.atomic import write_atomic
 from ucofia.errors import BusyError, UCoFiAError
 from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.serve.files import Files
+from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -35,6 +35,7 @@ SHORT_SIDE: dict[Size, int] = {"small": 270, "large": 540}
 QUALITY = 82
 AROUND_SECONDS = (0.0, -0.16, 0.16, -0.36, 0.36)  # where a sharper frame is looked for
 NEARER_IS_BETTER = 0.15  # of its sharpness a frame loses at the edge of what is looked at
+WORKERS = 2
 WAITING = 200
 RETRY_SECONDS = 2
 IDLE_SECONDS = 20.0  # after which the processes end
@@ -51,11 +52,9 @@ class _Task:
 
 
 class Thumbnails:
-    """Makes pictures of moments, and remembers them."""
+    """Makes and caches pictures of moments."""
 
-    def __init__(
-        self, files: Files, folder: Path | None, *, disk_bytes: int, workers: int = 2
-    ) -> None:
+    def __init__(self, files: Files, folder: Path | None, *, disk_bytes: int) -> None:
         self._files = files
         self._disk = _Disk(folder, disk_bytes) if folder else None
         self._memory: OrderedDict[str, bytes] = OrderedDict()
@@ -64,7 +63,6 @@ class Thumbnails:
         self._lock = threading.Lock()
         self._pending: dict[str, Future[bytes | None]] = {}
         self._threads: list[threading.Thread] = []
-        self._most = workers
         self._is_closed = False
 
     def picture(
@@ -85,7 +83,7 @@ class Thumbnails:
             task.result.add_done_callback(lambda done: self._keep(key, done))
             self._tasks.put(task)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            if len(self._threads) < min(self._most, len(self._pending)):
+            if len(self._threads) < min(WORKERS, len(self._pending)):
                 thread = threading.Thread(target=self._work, name="thumbnails", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -177,7 +175,7 @@ class Thumbnails:
 
 
 class _Disk:
-    """Pictures in a folder, up to a size; those written first go first."""
+    """A folder of pictures up to a size; the oldest are deleted first."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most = folder, most_bytes
@@ -235,7 +233,7 @@ def _sharpest(crops: Array, seconds: tuple[float, ...], wanted: float) -> Array:
 
 
 def sharpness(crop: Array) -> float:
-    """How much neighbouring points differ beyond what a smooth slope gives (Laplacian)."""
+    """Return the variance of the Laplacian of a picture, a little above zero."""
     grey = np.asarray(crop, dtype=np.float32).mean(0)
     bent = (
         4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
@@ -245,8 +243,7 @@ def sharpness(crop: Array) -> float:
 
 def _jpeg(crop: Array) -> bytes:
     file = io.BytesIO()
-    picture = Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
-    picture.save(file, "JPEG", quality=QUALITY, progressive=True, optimize=True)
+    to_image(crop).save(file, "JPEG", quality=QUALITY, progressive=True, optimize=True)
     return file.getvalue()
 
 

@@ -1,7 +1,7 @@
 """An uploaded file as a query: kept in a private folder, decoded in a worker, then deleted.
 
-The bytes go to a temporary file without a name of their choosing. Videos and GIFs are decoded by
-the same worker processes as the index's; still pictures by one that speaks the same protocol
+The bytes go to a temporary file whose name the client cannot choose. Videos and GIFs are decoded
+by the same worker processes as the index's; still pictures by one that speaks the same protocol
 (`ucofia.video.image_worker`). This process never parses them.
 """
 
@@ -53,7 +53,7 @@ async def received(request: Request) -> AsyncIterator[Path]:
 
 
 def decode_upload(path: Path, kind: str, *, size: int, frames: int, limits: Limits) -> list[Clip]:
-    """Decode an upload in a process that may die."""
+    """Decode an upload in a worker process, which may crash without harm."""
     command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
     sampling = Sampling(frames=frames, segment="whole")
     asked = DecodeRequest(path=path, size=size, sampling=sampling)

@@ -8,7 +8,7 @@ WTI (weighted token-wise interaction, DRL) lets words, and frames or patches, co
 are: weights come from their vectors, as `Gates`.
 
 Everything here is a pure function of similarities; what the entries are (frames, patches, words)
-and who learns the matrices is decided elsewhere.
+and where the matrices come from is decided elsewhere.
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Mixes:
 
 @dataclass(frozen=True)
 class Gates:
-    """How much words and units count, before a softmax; only WTI has them."""
+    """Logits of words and of units, before a softmax; only WTI has them."""
 
     words: Float[Tensor, "t w"]
     units: Float[Tensor, "v u"]
@@ -107,7 +107,7 @@ class Aggregator:
     level: LevelConfig
     mixes: Mixes
     temperature: float
-    only_scores: bool = False  # nobody asks for weights or gradients
+    only_scores: bool = False  # without weights and gradients
     is_compiled: bool = False  # then also: ISA by compiled loops, of float32
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-if "numba" not in sys.modules:  # whoever has loaded it has decided
+if "numba" not in sys.modules:  # once it is imported, this has no effect
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 import numba

@@ -7,6 +7,7 @@ may pass a learned map on each side first.
 
 import importlib.util
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 # memory traffic. Those that one matrix product makes are more, or it would run at half its speed.
 BLOCK_ENTRIES = 256 * 1024
 PRODUCT_ENTRIES = 4096 * 1024
-FEWEST_VIDEOS = 64  # in a block, if there are so many: loops run over them
+FEWEST_VIDEOS = 64  # of a block, unless there are fewer: the inner loops run over videos
 # Similarities of a call from which compiled loops are used, where numba is installed: loading what
 # was compiled takes as long as aggregating some ten times as many.
 COMPILED_ISA_FROM = 2 * 1024 * 1024
@@ -33,20 +34,20 @@ COMPILED_ISA_FROM = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Gate:
-    """Says how much a vector counts among its neighbours, before a softmax."""
+    """A network that gives the logit of a vector among its neighbours."""
 
     hidden: Float[Tensor, "d d"]
     bias: Float[Tensor, " d"]
     out: Float[Tensor, " d"]
 
     def __call__(self, vectors: Float[Tensor, "n m d"]) -> Float[Tensor, "n m"]:
-        """Weigh each vector by itself."""
+        """Return one logit per vector."""
         return torch.relu(vectors @ self.hidden.mT + self.bias) @ self.out
 
 
 @dataclass(frozen=True)
 class Level:
-    """Everything that turns features into one matrix of scores."""
+    """Everything that turns the features of texts and videos into one matrix of scores."""
 
     aggregator: Aggregator
     text_map: Float[Tensor, "d d"] | None
@@ -57,7 +58,7 @@ class Level:
     pooler: Pooler | None = None
 
     def gates(self, words: Float[Tensor, "t w d"], units: Float[Tensor, "v u d"]) -> Gates | None:
-        """Say how much words and units count, where the aggregation asks for it."""
+        """Return the gates of words and units, or None if the aggregation has none."""
         if self.word_gate is None or self.unit_gate is None:
             return None
         return Gates(self.word_gate(words), self.unit_gate(units))
@@ -178,7 +179,7 @@ def _in_blocks(
     per_video = unit_mask.shape[1]
     widest = int(word_mask.sum(1).max())
     videos = max(FEWEST_VIDEOS, BLOCK_ENTRIES // (widest * per_video))
-    videos = -(-len(units) // -(-len(units) // videos))  # blocks of about the same size
+    videos = math.ceil(len(units) / math.ceil(len(units) / videos))  # blocks of about one size
     for batch in _batches(word_mask, per_text=per_video * videos):
         packed = torch.cat([words[rows][:, places].flatten(0, 1) for rows, places in batch])
         at_words = [aggregator.at_words(places) for _, places in batch]
@@ -208,7 +209,7 @@ def _can_compile(words: Tensor, word_mask: Tensor, unit_mask: Tensor) -> bool:
 
 @cache
 def _has_numba() -> bool:
-    """Tell whether numba is installed and works; a broken one costs speed, not scores."""
+    """Return whether numba is installed and loads; without it scores are the same, slower."""
     if importlib.util.find_spec("numba") is None:
         return False
     try:

@@ -45,7 +45,7 @@ MEMORY_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Solution:
-    """What Sinkhorn-Knopp found for a bank.
+    """The solution of Sinkhorn-Knopp for a bank.
 
     `residual` is the share of the bank's mass that lies on the wrong queries: 0 when every query
     spreads equally much over the candidates, near 1 when few queries hold everything.
@@ -71,10 +71,25 @@ def sinkhorn_knopp(
 ) -> Solution:
     """Balance a bank, and return the bias that makes its candidates equally likely.
 
-    Stops after `iterations`, or before when the residual is within `tolerance`. `start` says where
-    from: the paper's Algorithm 1 begins with the queries, the authors' code with the candidates;
-    both end at the same point. A copy of the bank is kept when it fits `memory_bytes`; otherwise
-    the bank is read once per iteration and twice more. `stepper` says who sweeps.
+    Args:
+        bank: Scores of the bank's queries (rows) and the candidates (columns).
+        iterations: The maximum; fewer when the residual is within `tolerance`.
+        temperature: Divides the scores.
+        start: The paper's Algorithm 1 begins with the queries, the authors' code with the
+            candidates; both end at the same point.
+        tolerance: The residual at which the bank is balanced.
+        memory_bytes: A copy of the bank is kept if it fits; otherwise the bank is read once per
+            iteration and twice more.
+        stepper: Makes the function that sweeps over the bank, in this process or on a cluster.
+        progress: Called with (what, done, total) after every iteration.
+
+    Raises:
+        NotFiniteScoreError: A score is NaN or infinite where no bias can balance it.
+
+    Example:
+        >>> bank = np.array([[2.0, 1.0], [2.0, 0.0]])  # the first candidate is a hub
+        >>> (sinkhorn_knopp(bank).candidate_bias @ [-1, 1]).round(1)
+        np.float64(1.5)
     """
     _require_settings(iterations, temperature)
     blocks = blocks_of(bank)
@@ -145,7 +160,7 @@ def extend(
     *,
     temperature: float = 1.0,
 ) -> Float[np.ndarray, " n"]:
-    """Bias of new candidates from the potentials of a solved bank, in one pass over their scores.
+    """Return the bias of new candidates from the potentials of a solved bank, in one pass.
 
     For the candidates that were solved it returns their `candidate_bias`.
     """
@@ -165,7 +180,7 @@ def query_mass(
     *,
     temperature: float = 1.0,
 ) -> Float[np.ndarray, " b"]:
-    """How much of these candidates each bank query holds; each candidate spreads a mass of one.
+    """Return how much of these candidates each bank query holds; a candidate has a mass of one.
 
     Masses add up: add those of new candidates to a solution's, take off those of removed ones.
     """
@@ -177,7 +192,7 @@ def query_mass(
 
 
 def drift(mass: Float[np.ndarray, " q"]) -> float:
-    """Share of the mass that lies on the wrong queries; for a fresh solution, its residual."""
+    """Return the share of mass on the wrong queries; for a fresh solution, its residual."""
     total = mass.sum()
     return float(np.abs(mass / total - 1 / len(mass)).sum() / 2) if total > 0 else 1.0
 
@@ -185,7 +200,7 @@ def drift(mass: Float[np.ndarray, " q"]) -> float:
 def inverted_softmax_bias(
     bank: Num[np.ndarray, "q c"] | Blocks, *, temperature: float = 1.0
 ) -> Float[np.ndarray, " c"]:
-    """Bias that divides each candidate's softmax by its sum over the bank (inverted softmax).
+    """Return the bias that divides each candidate's softmax by its sum over the bank.
 
     It is half an iteration of Sinkhorn-Knopp: candidates are balanced, queries are not.
     """
@@ -196,7 +211,7 @@ def inverted_softmax_bias(
 def dual_softmax(
     scores: Num[np.ndarray, "q c"], *, temperature: float = 1.0
 ) -> Float[np.ndarray, "q c"]:
-    """Each score times its softmax over the queries (CAMoE's dual softmax loss, at test time).
+    """Return each score times its softmax over the queries (CAMoE's loss, at test time).
 
     The products are returned on a signed logarithmic scale: they have the products' order, and
     none of them underflows; minus infinity, which excludes a pair, stays. Needs all queries at
@@ -218,7 +233,7 @@ def querybank(
     *,
     temperature: float = 1.0,
 ) -> Float[np.ndarray, "n c"]:
-    """Inverted softmax for the queries it may help: QB-Norm with the dynamic inverted softmax.
+    """Normalise scores by QB-Norm: a dynamic inverted softmax, for the queries it may help.
 
     A query is normalised only if its best candidate is also the best of some bank query, that is,
     if it may have met a hub. Scores then compare within a row, not across rows.
@@ -232,7 +247,7 @@ def querybank(
 
 
 def _begin(blocks: Blocks, step: Step, start: Start, temperature: float) -> np.ndarray:
-    """The potential of the columns before the first sweep."""
+    """Return the potential of the columns before the first sweep."""
     nothing = np.zeros(blocks.columns)
     columns_first = (start == "paper") == blocks.transposed
     if columns_first:  # the columns begin without regard to the rows
@@ -242,7 +257,7 @@ def _begin(blocks: Blocks, step: Step, start: Start, temperature: float) -> np.n
 
 
 def _by_query(step: Step, bias: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Queries' potentials, candidates' biases and the mass on the queries; rows are queries."""
+    """Yield queries' potentials, candidates' biases and the queries' mass; rows are queries."""
     query, bias = step(bias)
     while True:
         # With more queries than candidates both cannot sum to one, and a constant grows with
@@ -257,7 +272,7 @@ def _by_query(step: Step, bias: np.ndarray) -> Iterator[tuple[np.ndarray, np.nda
 def _by_candidate(
     step: Step, query: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The same where rows are candidates."""
+    """Yield the same where rows are candidates."""
     while True:
         query = query - _mean(query)
         bias, next_query = step(query)

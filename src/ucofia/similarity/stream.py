@@ -35,7 +35,7 @@ Step = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @runtime_checkable
 class Stepper(Protocol):
-    """Makes what sweeps over a matrix, here or on a cluster."""
+    """Makes the function that sweeps over a matrix, in this process or on a cluster."""
 
     def __call__(self, blocks: "Blocks", *, scale: float, memory_bytes: int) -> Step:
         """Return a step: potentials of the columns in, those of rows and columns out."""
@@ -113,7 +113,7 @@ def sweep(
     scale: float,
     keep: Float[np.ndarray, "r c"] | None = None,
 ) -> tuple[Float[np.ndarray, " r"], Float[np.ndarray, " c"]]:
-    """Potentials of the rows given the columns', and then new ones of the columns.
+    """Return the potentials of the rows given the columns', and new ones of the columns.
 
     `keep` receives the exponentials with the returned potentials added in.
     """
@@ -161,7 +161,7 @@ def _fill(
 
 
 def stepper(blocks: Blocks, *, scale: float, memory_bytes: int) -> Step:
-    """The fastest way to sweep repeatedly: kept exponentials if they fit, else the scores."""
+    """Return the fastest sweep over a matrix: of kept exponentials if they fit, else of scores."""
     if blocks.nbytes > memory_bytes:
         return lambda column: sweep(blocks, column, scale=scale)
     kept: _Kernel | None = None
@@ -205,8 +205,7 @@ class _Kernel:
 def join_sweeps(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Join the sweeps over some rows each to one over all of them.
 
-    Each part's potentials of the columns are as if there were no other rows; what the columns hold
-    adds up.
+    Each part's potentials of the columns are those of its rows alone; the columns' masses add up.
     """
     return (
         np.concatenate([row for row, _ in parts]),
@@ -215,7 +214,7 @@ def join_sweeps(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndar
 
 
 def log_sum(logarithms: Sequence[np.ndarray]) -> np.ndarray:
-    """Add numbers, number by number, that are given by their logarithms."""
+    """Add arrays of numbers that are given by their logarithms."""
     return np.asarray(np.logaddexp.reduce(np.stack(list(logarithms)), axis=0))
 
 
@@ -226,7 +225,7 @@ def log_sum_rows(
     scale: float,
     columns: np.ndarray | None = None,
 ) -> Float[np.ndarray, " n"]:
-    """Logarithm, per column, of the sum over rows of exp(scale * score + row potential)."""
+    """Return, per column, the logarithm of sum over rows exp(scale * score + potential)."""
     n = blocks.columns if columns is None else len(columns)
     top, total = np.full(n, -np.inf), np.zeros(n)
     buffer = np.empty((blocks.piece_rows, n), dtype=blocks.dtype)
@@ -245,7 +244,7 @@ def log_sum_rows(
 def log_sum_columns(
     blocks: Blocks, column: Float[np.ndarray, " c"], *, scale: float
 ) -> Float[np.ndarray, " r"]:
-    """Logarithm, per row, of the sum over columns of exp(scale * score + column potential)."""
+    """Return, per row, the logarithm of sum over columns exp(scale * score + potential)."""
     sums = np.empty(blocks.rows)
     buffer = np.empty((blocks.piece_rows, blocks.columns), dtype=blocks.dtype)
     with np.errstate(all="ignore"):

@@ -36,7 +36,7 @@ class Pooler:
         *,
         mask: Bool[Tensor, "v u"],
     ) -> Float[Tensor, "t v u"]:
-        """How much a text looks at each frame; padding is not looked at."""
+        """Return how much each text attends to each frame; padding gets zero."""
         query = linear(_normed(text, self.norm_in), *self.query)
         key = linear(_normed(units, self.norm_in), *self.key)
         logits = torch.einsum("td,vud->tvu", query, key) / text.shape[-1] ** 0.5

@@ -1,1 +1,1 @@
-"""Training: loss, optimiser, one step over many processes, one loop that resumes by itself."""
+"""Training: loss, optimiser, one step over many processes, one loop that can be resumed."""

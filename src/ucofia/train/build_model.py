@@ -96,7 +96,7 @@ def without_shift(config: ModelConfig) -> ModelConfig:
 
 
 def recipe(preset: Preset, backbone: str) -> TrainConfig:
-    """The preset's recipe; towers that start from nothing need large steps in all layers."""
+    """Return the preset's recipe; untrained towers need large steps in all layers."""
     if backbone != TINY:
         return preset.train
     return replace(preset.train, batch=48, encoder_rate=1e-3, head_rate=1e-3, frozen_stem=False)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 BUCKET_BYTES = 2**26  # gradients are summed in pieces of about this size
 # Rank 0 writes files while the others wait, so the default half hour of gloo may be too short.
-PATIENCE = timedelta(hours=2)
+GROUP_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def join(device: str) -> tuple[World, torch.device]:
     if ranks == 1:
         return World(), here
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if here.type == "cuda" else "gloo", timeout=GROUP_TIMEOUT)
     return World(dist.get_rank(), dist.get_world_size()), here
 
 

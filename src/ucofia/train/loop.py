@@ -5,7 +5,7 @@ the same weights as one that was never stopped. Each epoch ends with a validatio
 directions; the best model by text-to-video R@1 on that split (then by mean rank) is kept, and
 only it is tested, once, at the end.
 
-It draws nothing and decides nothing about data; `progress` and `stop` belong to the caller.
+It plots nothing and decides nothing about data; `progress` and `stop` belong to the caller.
 """
 
 import json
@@ -60,18 +60,18 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
-    """Train, or go on training, and return the result; a run that has ended returns its own.
+    """Train, or resume a training, and return the result; a finished run returns its own.
 
     Args:
         model: What is trained, in place; on the device where the training runs.
         data: Splits, and where their frames (or features, or stored tokens) come from.
-        out: The run folder; an unfinished run in it goes on.
+        out: The run folder; an unfinished run in it is resumed.
         settings: The recipe and how it is carried out.
         world: The processes that train together; None: this one alone.
-        progress: Told about every step, and about validations.
-        stop: Asked between steps and between the batches of a validation or test; when it says
-            yes, the run is saved and ends with `TrainingStoppedError`.
-        trackers: Told every number that the log gets, beside those that `settings.track` names.
+        progress: Called with (what, done, total) after every step, and in validations.
+        stop: Called between steps and between the batches of a validation or test; when it
+            returns True, the run is saved and ends with `TrainingStoppedError`.
+        trackers: Get the numbers of the log, as do those that `settings.track` names.
 
     Returns:
         What `result.json` holds: the test of the best model, what chose it, and settings.
@@ -81,7 +81,7 @@ def train(
         RunBusyError: Another process trains in the folder.
         DamagedRunError: A file of the folder is damaged, and nothing older can stand in.
         LossNotFiniteError: A feature, the loss or a gradient is NaN or infinite.
-        TrainingStoppedError: `stop` said so.
+        TrainingStoppedError: `stop` returned True.
 
     Example (`data` is a data set of noise videos, `network` a small model):
         >>> from ucofia.config import TrainConfig

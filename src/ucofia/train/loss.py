@@ -15,7 +15,7 @@ PRIOR_TEMPERATURE = 1000.0  # of scores in dual softmax, as CAMoE's code has it
 
 
 def contrastive_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """Symmetric InfoNCE: half the sum of the cross-entropies of both directions.
+    """Return the symmetric InfoNCE loss: half the sum of both directions' cross-entropies.
 
     The paper writes the sum; half of it is what the authors' code minimises, and what their
     clipping at norm one was chosen for.
@@ -37,7 +37,7 @@ def dual_softmax_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
 
 
 def sigmoid_loss(scores: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """Binary cross-entropy of every pair (SigLIP); scores include their bias."""
+    """Return the binary cross-entropy of every pair (SigLIP); scores include their bias."""
     logits = _paired(scores)
     sign = 2 * torch.eye(len(logits), device=logits.device) - 1
     return -logsigmoid(sign * logits).sum() / len(logits)

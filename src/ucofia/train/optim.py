@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ucofia.config import TrainConfig
+from ucofia.encode.lora import is_in
 from ucofia.errors import SettingError, UnknownNameError
 from ucofia.model import Model
 
@@ -82,11 +83,11 @@ def freeze(model: Model, config: TrainConfig) -> None:
     """Keep the lowest layers of both towers, and the parts that a recipe names, as they are."""
     names = [name for name, _ in model.named_parameters()]
     for part in (*config.frozen, *(part for part, _ in config.part_rates)):
-        if not any(_is_in(name, part) for name in names):
+        if not any(is_in(name, [part]) for name in names):
             raise UnknownNameError("part of the model", part, _parts(names))
     for name, parameter in model.named_parameters():
         is_stem = name.startswith("backbone.") and any(part in name for part in _STEM)
-        if (is_stem and config.frozen_stem) or any(_is_in(name, part) for part in config.frozen):
+        if (is_stem and config.frozen_stem) or is_in(name, config.frozen):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SettingError("frozen", config.frozen, "nothing is left to be trained")
@@ -95,7 +96,7 @@ def freeze(model: Model, config: TrainConfig) -> None:
 def rate_factor(
     step: int, steps: int, *, warmup: float, kind: Literal["adamw", "bertadam"]
 ) -> float:
-    """Share of the full rate at a step counted from 0: linear warm-up, then half a cosine.
+    """Return the share of the full rate at a step counted from 0: warm-up, then half a cosine.
 
     The authors' schedule starts at zero, so that its first update does nothing, and their cosine
     runs over the whole training, so that it falls off the end of the warm-up in a jump.
@@ -132,23 +133,19 @@ def is_pretrained(model: Model, name: str) -> bool:
     # CLIP learned the logit scale as well; the authors train it at the rate of the towers.
     if name == "logit_scale":
         return not fresh
-    is_fresh = ".lora_" in name or any(_is_in(name, part) for part in fresh)
+    is_fresh = ".lora_" in name or is_in(name, fresh)
     return name.startswith("backbone.") and not is_fresh
 
 
 def _rate(model: Model, name: str, config: TrainConfig) -> float:
     for part, rate in config.part_rates:
-        if _is_in(name, part):
+        if is_in(name, [part]):
             return rate
     return config.encoder_rate if is_pretrained(model, name) else config.head_rate
 
 
-def _is_in(name: str, part: str) -> bool:
-    return name == part or name.startswith(f"{part}.")
-
-
 def _parts(names: Sequence[str]) -> list[str]:
-    """What can be named: the parts of a model and of its backbone."""
+    """List the names of parts of a model and of its backbone."""
     depth = {name: 2 if name.startswith("backbone.") else 1 for name in names}
     return sorted({".".join(name.split(".")[: depth[name]]) for name in names})
 

@@ -57,7 +57,7 @@ PARTIAL = ".partial"  # ends the name of a checkpoint that is being written
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a training keeps everything."""
+    """The folder of a training."""
 
     path: Path
 
@@ -297,7 +297,7 @@ def _restore_optimiser(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> N
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-_UNSAID: tuple[Any, ...] = (None, [], "")  # older runs lack settings that came later
+_ABSENT: tuple[Any, ...] = (None, [], "")  # older runs lack settings that came later
 
 
 def _differences(known: Any, given: Any, name: str = "") -> Iterator[str]:
@@ -308,7 +308,7 @@ def _differences(known: Any, given: Any, name: str = "") -> Iterator[str]:
     elif isinstance(known, list) and isinstance(given, list) and len(known) == len(given):
         for at, pair in enumerate(zip(known, given, strict=True)):
             yield from _differences(*pair, f"{name}[{at}]")
-    elif known != given and not (known in _UNSAID and given in _UNSAID):
+    elif known != given and not (known in _ABSENT and given in _ABSENT):
         yield f"{name} was {known!r} and is now {given!r}"
 
 

@@ -29,7 +29,7 @@ class TrainSettings:
     track: tuple[str, ...] = ()  # names of `trackers`
 
     def execution(self) -> dict[str, Any]:
-        """Everything but the recipe and the names, as JSON values."""
+        """Return the settings other than recipe and names, as JSON values."""
         apart = ("recipe", "preset", "backbone", "dataset")
         return {name: value for name, value in asdict(self).items() if name not in apart}
 
@@ -44,7 +44,7 @@ class TrainData:
 
 
 def describe_run(model: Model, data: TrainData, settings: TrainSettings) -> dict[str, Any]:
-    """Everything that changes the weights; how fast or in which pieces they come is not in it."""
+    """Return all settings that change the weights; speed and chunk sizes are not among them."""
     recipe = asdict(settings.recipe)
     if recipe["loss"] == "contrastive":  # the only one that older runs had, without saying so
         recipe["loss"] = None

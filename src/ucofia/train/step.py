@@ -52,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Encoder:
-    """How features are made in a step: with which randomness and in which precision."""
+    """Encodes the texts and videos of a step, with keyed noise and in a precision."""
 
     model: Model
     seed: int

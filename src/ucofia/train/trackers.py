@@ -19,7 +19,7 @@ PROJECT = "ucofia"
 
 
 class Tracker(Protocol):
-    """Experiment trackers: metrics of a run, logged by its first process only."""
+    """An experiment tracker: it gets the metrics of a run from the first process."""
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add one point to each curve."""

@@ -37,6 +37,11 @@ def resize(
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
+def to_image(crop: UInt8[np.ndarray, "3 h x"]) -> Image.Image:
+    """Return a crop as a PIL image."""
+    return Image.fromarray(np.ascontiguousarray(crop.transpose(1, 2, 0)))
+
+
 def fitted_size(frame: UInt8[np.ndarray, "h x 3"], size: int) -> tuple[int, int]:
     """Return even height and width with a short side of at most `size`.
 

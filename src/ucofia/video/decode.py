@@ -21,7 +21,7 @@ from ucofia.errors import BrokenVideoError, VideoLimitError
 from ucofia.video import demux
 from ucofia.video.demux import PacketIndexError
 from ucofia.video.limits import Limits, require_file
-from ucofia.video.seek_plan import PacketIndex, Timeline, shown, timeline
+from ucofia.video.seek_plan import PacketIndex, Timeline, timeline, visible_ticks
 
 Picture = UInt8[np.ndarray, "*picture"]
 Choose = Callable[[Timeline], Sequence[int]]
@@ -47,13 +47,22 @@ def frames_at(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> DecodedFrames:
-    """Decode the frames on the screen at some seconds, counted from the first frame."""
+    """Decode frames of one trusted file in this process, at full size.
+
+    Args:
+        path: The file.
+        seconds: Moments, counted from the first frame; each gives the frame on the screen then.
+        limits: What the file may cost; memory and time are not limited here.
+
+    Raises:
+        VideoError: The file cannot be decoded, or exceeds a limit.
+    """
     with contextlib.closing(OpenVideo(path, limits=limits)) as video:
         return video.frames(lambda times: [times.at(second) for second in seconds])
 
 
 class OpenVideo:
-    """A file whose packets were read once; frames of it can be asked for again and again.
+    """An open file whose packets were read once; frames can be asked for repeatedly.
 
     Meant for long videos that are decoded part after part: what is asked for in the order of its
     time is read once more altogether, not once for every part.
@@ -132,7 +141,7 @@ class OpenVideo:
 
     def _by_index(self, choose: Choose, keep: Keep) -> DecodedFrames:
         """Decode only what is needed, trusting the index until it proves wrong."""
-        ticks = shown(self._index)
+        ticks = visible_ticks(self._index)
         times = self._timeline(ticks, self._index.last_duration)
         numbers = self._chosen(times, choose)
         wanted = {ticks[number]: number for number in numbers}

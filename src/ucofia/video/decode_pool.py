@@ -2,7 +2,7 @@
 
 A hostile or broken file can make a decoder hang, crash or eat memory. So files are decoded by
 worker processes under limits; one that breaks a limit is killed and replaced, and its file is
-reported with the reason. Nothing ever stands in for frames that could not be had.
+reported with the reason. Frames that cannot be decoded are never replaced by others.
 """
 
 import os
@@ -42,7 +42,7 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """One file, which of its frames, and the size of their crops."""
+    """A file to decode: which frames, and the size of their crops."""
 
     path: Path | str
     size: int  # side of a crop in pixels
@@ -73,7 +73,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Failed:
-    """A file that gave none, and why."""
+    """A file that gave no frames, and why."""
 
     request: DecodeRequest
     error: VideoError
@@ -87,11 +87,23 @@ def decode_many(
     in_flight: int | None = None,
     command: Sequence[str] = VIDEO_WORKER,
 ) -> Iterator[Decoded | Failed]:
-    """Decode files in worker processes and yield one result per request, in their order.
+    """Decode files in worker processes, in the order of the requests.
 
-    A request for `most_segments` at a time gives one result for every part of its file, all from
-    one worker, which reads the file once. At most `in_flight` requests are taken ahead of the
-    results. Closing the iterator, or an interrupt, ends the workers.
+    Closing the iterator, or an interrupt, ends the workers.
+
+    Args:
+        requests: Taken one by one, as results are taken.
+        workers: How many processes.
+        limits: What one file may cost; a worker that exceeds one is killed.
+        in_flight: Most requests taken ahead of the results; None is two per worker.
+        command: Starts a worker that speaks the protocol of `decode_worker`.
+
+    Yields:
+        One result per request. A request for `most_segments` at a time gives one for every part
+        of its file, all from one worker, which reads the file once.
+
+    Raises:
+        DecoderStartError: No worker could be started.
     """
     if workers < 1:
         raise SettingError("workers", workers, "it must be at least 1")
@@ -203,7 +215,7 @@ class _Pool:
         return self._closed.is_set()
 
     def stop(self) -> None:
-        """Kill all workers, so that every thread that waits for one goes on."""
+        """Kill all workers, which wakes every thread that waits for one."""
         with self._lock:
             self._closed.set()
             for worker in self._workers:

@@ -1,9 +1,8 @@
-"""The process that decodes: requests come in, crops go out, and its death costs one file.
+"""The worker process that decodes videos into crops; when it crashes, one file is lost.
 
-Started by `decode_pool`. A line of JSON with the limits comes
-first, then one line per request; the answer is a line of JSON and the bytes of the crops. No
-pickles: a crafted file that takes over the decoder must not reach the parent.
-Imports no torch, so that it starts quickly.
+Started by `decode_pool`. It reads a line of JSON with the limits, then one line per request; it
+answers with a line of JSON and the bytes of the crops. No pickles: a crafted file that takes over
+the decoder must not reach the parent. Imports no torch, so that it starts quickly.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
 from ucofia.video.crop import crop, fitted_size, resize
-from ucofia.video.decode import Keep, OpenVideo, Picture
+from ucofia.video.decode import DecodedFrames, Keep, OpenVideo, Picture
 from ucofia.video.limits import Limits, is_picture
 from ucofia.video.sample import SampledSegment, Sampling, sample_frames
 from ucofia.video.seek_plan import Timeline
@@ -35,7 +34,7 @@ _MAX_FILE_BYTES = 16 << 20  # of a file: only libraries ever write, and only to 
 
 
 class RequestHandler:
-    """Decodes what requests ask for; a long video that comes part by part stays open meanwhile."""
+    """Decodes requests; a long video that is asked for part by part stays open."""
 
     def __init__(self) -> None:
         self._video: OpenVideo | None = None
@@ -44,27 +43,21 @@ class RequestHandler:
     def __call__(
         self, request: Mapping[str, Any], limits: Limits, heartbeat: Callable[[], None]
     ) -> tuple[dict[str, Any], bytes]:
-        """Decode one file, or a part of one, into crops, or say why not."""
+        """Decode one file, or a part of one.
+
+        Returns:
+            A header and the bytes of the crops; or a header with the error, and no bytes.
+        """
         path = request["path"]
         if is_picture(path):
             from ucofia.video.image_worker import answer as still_picture
 
             return still_picture(request, limits, heartbeat)
-        sampling = Sampling(
-            **{**request["sampling"], "seconds": tuple(request["sampling"]["seconds"])}
-        )
-        chosen: list[SampledSegment] = []
-
-        def choose(times: Timeline) -> list[int]:
-            chosen[:] = sample_frames(times, sampling)
-            return [number for segment in chosen for number in segment.numbers]
-
-        has_more = False
+        values = request["sampling"]
+        sampling = Sampling(**{**values, "seconds": tuple(values["seconds"])})
+        keep = _keep(request["size"], whole=request["whole"])
         try:
-            keep = _keep(request["size"], whole=request["whole"])
-            video = self._opened(path, limits, heartbeat)
-            decoded = video.frames(choose, keep=keep, heartbeat=heartbeat)
-            has_more = len(chosen) == sampling.most_segments
+            decoded, chosen = self._decoded(path, sampling, keep, limits, heartbeat)
         except VideoError as error:
             return _failure(error), b""
         except MemoryError:
@@ -74,9 +67,6 @@ class RequestHandler:
             # The per-file boundary: whatever a strange file provokes, the next one is decoded.
             reason = f"reading it went wrong ({type(error).__name__}: {error})"
             return _failure(BrokenVideoError(path, reason)), b""
-        finally:
-            if not has_more:
-                self._close()
         header = {
             "duration_seconds": decoded.times.duration_seconds,
             "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
@@ -85,6 +75,31 @@ class RequestHandler:
             "warnings": decoded.warnings,
         }
         return header, np.stack(decoded.frames).tobytes()
+
+    def _decoded(
+        self,
+        path: str,
+        sampling: Sampling,
+        keep: Keep,
+        limits: Limits,
+        heartbeat: Callable[[], None],
+    ) -> tuple[DecodedFrames, list[SampledSegment]]:
+        """Decode the chosen frames; the file stays open if more parts of it may follow."""
+        chosen: list[SampledSegment] = []
+
+        def choose(times: Timeline) -> list[int]:
+            chosen[:] = sample_frames(times, sampling)
+            return [number for segment in chosen for number in segment.numbers]
+
+        has_more = False
+        try:
+            video = self._opened(path, limits, heartbeat)
+            decoded = video.frames(choose, keep=keep, heartbeat=heartbeat)
+            has_more = len(chosen) == sampling.most_segments
+        finally:
+            if not has_more:
+                self._close()
+        return decoded, chosen
 
     def _opened(self, path: str, limits: Limits, heartbeat: Callable[[], None]) -> OpenVideo:
         identity = _identity(path)

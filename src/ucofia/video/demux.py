@@ -41,7 +41,7 @@ _ONE_FRAME_PER_PACKET = frozenset(
 _MARKS_UNREFERENCED = frozenset({"h264", "mpeg2video"})
 # Packets of a large file that are kept in case the next frames begin among them.
 WINDOW_BYTES = 64 << 20
-_READ_ATTEMPTS = 20  # after so many errors the rest of a file is given up
+_READ_ATTEMPTS = 20  # errors after which the rest of a file is given up
 
 
 class PacketIndexError(Exception):

@@ -1,4 +1,4 @@
-"""The process that decodes still pictures, under the same limits as videos.
+"""The worker process that decodes still pictures, under the same limits as videos.
 
 Speaks the protocol of `decode_worker` and is started the same way; a picture is a video of
 one frame. Imports no torch, so that it starts quickly and has little to lose.

@@ -19,7 +19,7 @@ _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much decoding one file may cost before it is given up, and where files may lie."""
+    """How much decoding one file may cost, and where files may lie."""
 
     pixels: int = 8192 * 4320  # of one frame
     duration_seconds: float = 12 * 3600.0

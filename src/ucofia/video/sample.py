@@ -27,7 +27,7 @@ WINDOW_SECONDS = 30.0
 class Sampling:
     """How to choose frames: by a rule from each segment, or at given seconds."""
 
-    frames: int = 12  # at most so many from a segment
+    frames: int = 12  # most frames of a segment
     rule: Rule = "uniform"
     segment: Segment = "whole"
     first_segment: int = 0  # those before it are left out
@@ -44,7 +44,7 @@ class Sampling:
             raise SettingError("rule", self.rule, "it must be 'uniform' or 'authors'")
         if self.rule == "authors" and self.segment != "whole":
             raise SettingError("segment", self.segment, "the authors' rule takes whole videos")
-        segments(1.0, self.segment)
+        require_segment(self.segment)
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,11 @@ def authors_pick(reads: Sequence[int], frames: int) -> list[int]:
     if len(reads) <= frames:
         return list(reads)
     return [reads[i] for i in np.linspace(0, len(reads) - 1, num=frames, dtype=int)]
+
+
+def require_segment(segment: Segment) -> None:
+    """Raise `SettingError` unless videos can be cut like that."""
+    segments(1.0, segment)
 
 
 def segments(duration_seconds: float, segment: Segment = "auto") -> list[tuple[float, float]]:

@@ -33,7 +33,7 @@ class Timeline:
 
     def at(self, second: float) -> int:
         """Name the frame on the screen at a moment; outside the video, its first or last."""
-        # Players and people round: a moment a hair before a frame's start means that frame.
+        # Timestamps are rounded: a moment just before a frame's start means that frame.
         after = int(np.searchsorted(self.seconds, second + 1e-6, side="right"))
         return min(max(after - 1, 0), len(self.seconds) - 1)
 
@@ -53,7 +53,7 @@ def is_consistent(index: PacketIndex) -> bool:
     )
 
 
-def shown(index: PacketIndex) -> list[int]:
+def visible_ticks(index: PacketIndex) -> list[int]:
     """List the ticks of all visible frames in the order they are shown."""
     pairs = zip(index.pts, index.is_discarded, strict=True)
     return sorted(tick for tick, hidden in pairs if not hidden and tick is not None)

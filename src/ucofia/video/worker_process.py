@@ -34,7 +34,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class WorkerDied(Exception):  # noqa: N818 - an event that `decode_pool` handles, not a user's error
-    """The process ended, or sent an invalid answer, during a request."""
+    """The process exited, or sent an invalid answer, during a request."""
 
 
 class WorkerProcess:
@@ -57,7 +57,7 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether another process is needed."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
     def wait_until_ready(self) -> None:

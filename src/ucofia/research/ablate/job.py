@@ -1,8 +1,8 @@
 """The trainings of all tables, each ending in one small result file.
 
 A result names what it was made from: data, settings, towers. One that was made from something else
-is not counted and made again. Kill the job whenever you like: finished results stay, and an
-unfinished training goes on at its last checkpoint.
+is not counted and made again. The job may be killed at any time: finished results stay, and an
+unfinished training resumes at its last checkpoint.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ SAVE_STEPS = 25
 
 @dataclass(frozen=True)
 class Job:
-    """Where results are, and what they are made from."""
+    """Trains and evaluates rows of an ablation, and keeps their results."""
 
     results: Path  # one JSON per training and seed; small enough to be committed
     work: Path  # towers and runs; may be deleted
@@ -86,7 +86,7 @@ class Job:
             yield name, seed, False
 
     def result(self, training: Training, seed: int) -> dict[str, Any] | None:
-        """A finished result that was made from the same things."""
+        """Read the result of a training; None if there is none of the same recipe."""
         try:
             found: dict[str, Any] = json.loads(self.file(training.name, seed).read_text())
         except (OSError, ValueError):
@@ -95,18 +95,19 @@ class Job:
         return found if is_made_from(found.get("recipe"), wanted) else None
 
     def file(self, name: str, seed: int) -> Path:
-        """Where a result is."""
+        """Return where a result is written."""
         return self.results / f"{name}-seed-{seed}.json"
 
     def folder(self, training: Training, seed: int) -> Path:
-        """Where a training is, and its model when it has ended; another recipe, another folder."""
+        """Return the folder of a training, and of its model; another recipe has another folder."""
         digest = recipe_digest(recipe_of(self.setup, training))
         return self.work / f"{training.name}-{digest}" / f"seed-{seed}"
 
     def make(self, named: Named) -> None:
         """Train one row with one seed, evaluate it and write the result."""
-        training, seed = self.setup.trainings[named[0]], named[1]
-        out, setup = self.folder(training, seed), self.setup
+        name, seed = named
+        setup, training = self.setup, self.setup.trainings[name]
+        out = self.folder(training, seed)
         result = train(
             setup.model(training, seed),
             setup.data,
@@ -130,12 +131,9 @@ class Job:
             progress=self.progress,
         )
         document = {
-            "training": training.name,
+            "training": name,
             "seed": seed,
-            "notes": list(setup.data.dataset.notes),
-            "test": _values(found),
-            **setup.measured(found),
-            "retrieved": _retrieved(found),
+            **_measured(setup, found),
             "chosen_by": {k: result["chosen_by"][k] for k in ("split", "metric", "epoch", "t2v")},
             "parameters": result["parameters"],
             "train_seconds": result["seconds"],
@@ -147,13 +145,23 @@ class Job:
         }
         self.results.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
-        write_atomic(self.file(training.name, seed), "{\n" + lines + "\n}\n")
-        with suppress(OSError):  # only needed to go on, and there is nothing left to do
+        write_atomic(self.file(name, seed), "{\n" + lines + "\n}\n")
+        with suppress(OSError):  # only needed to resume, and this training has ended
             shutil.rmtree(out / "checkpoints")
 
 
+def _measured(setup: Setup, found: Evaluation) -> dict[str, Any]:
+    """Return the figures of the test, as JSON values."""
+    return {
+        "notes": list(setup.data.dataset.notes),
+        "test": _values(found),
+        **setup.measured(found),
+        "retrieved": _retrieved(found),
+    }
+
+
 def recipe_of(setup: Setup, training: Training) -> dict[str, Any]:
-    """Everything that a result depends on besides its seed and the code."""
+    """Return all that a result depends on besides its seed and the code, as JSON values."""
     made = {
         "model": asdict(setup.config(training)),
         "train": asdict(setup.train(training)),
@@ -191,20 +199,20 @@ def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recipe_digest(values: Mapping[str, Any]) -> str:
-    """A short name for some JSON values."""
+    """Return a short hash of some JSON values."""
     text = json.dumps(values, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def _options(training: Training, bank: int | None) -> EvaluateOptions:
-    """Only the full model is asked about normalisations and single levels."""
+    """Choose what is evaluated: normalisations and single levels of the full model only."""
     if training.name != FULL:
         return EvaluateOptions(bank=None, normalise=("none",), batch=64, every_level=False)
     return EvaluateOptions(normalise=NORMALISE, batch=64, bank_limit=bank)
 
 
 def _ranks(found: Evaluation) -> dict[str, list[int]]:
-    """The rank of every text's video, with all levels, under each normalisation."""
+    """Return the rank of every text's video, with all levels, under each normalisation."""
     lines = [r.line for r in found.ranked if r.levels == found.levels]
     return {line.name: line.ranks.tolist() for line in lines if line.direction == "t2v"}
 
@@ -222,7 +230,7 @@ def _values(found: Evaluation) -> dict[str, dict[str, Mapping[str, float]]]:
 
 
 def _retrieved(found: Evaluation) -> dict[str, dict[str, float]]:
-    """Share of videos that are the first hit of no text, of one, of several, in per cent."""
+    """Return which share of videos is the first hit of no text, of one, of several, in %."""
     videos, is_raw = len(found.split.videos), not found.banks
     hits = first_hits(found, normalise=("none",) if is_raw else ("none", "sinkhorn"))
     return {name: shares_by_count(best, videos) for name, best in hits.items()}

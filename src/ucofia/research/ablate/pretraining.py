@@ -32,7 +32,7 @@ WORD_DEVIATION = 0.3
 def pretrained_towers(
     folder: Path, *, patch_pixels: int, progress: Progress | None = None
 ) -> ClipBackbone:
-    """Train the towers in a folder, or load those that are there; goes on where it stopped."""
+    """Train the towers in a folder, resume their training, or load those that are trained."""
     train_model(
         _untrained(patch_pixels),
         _pictures(),

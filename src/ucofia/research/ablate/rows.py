@@ -31,7 +31,7 @@ FULL = "full"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One model to train; several rows may share it."""
+    """A model to train; several rows may share it."""
 
     name: str
     parts: ModelConfig = UCOFIA
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """One of the paper's tables, or one that it could have had."""
+    """One of the paper's ablation tables, or one of ours."""
 
     name: str
     title: str
@@ -65,53 +65,53 @@ class AblationTable:
 
 
 class Setup(Protocol):
-    """What an ablation runs on: data, towers, and how both are fitted to a training."""
+    """The data and towers of an ablation, and how both are fitted to a training."""
 
     @property
     def name(self) -> str:
-        """Of the data set."""
+        """The name of the data set."""
 
     @property
     def backbone(self) -> str:
-        """The towers, for people."""
+        """A description of the towers, for people."""
 
     @property
     def bank(self) -> int | None:
-        """Most texts and videos that normalise."""
+        """The most texts, and videos, of the bank; None: all."""
 
     @property
     def precision(self) -> Precision:
-        """Numbers in the towers while training."""
+        """The floating-point type of the towers in training."""
 
     @property
     def trainings(self) -> Mapping[str, Training]:
-        """What can be trained here."""
+        """All trainings that can be run here, by name."""
 
     @property
     def data(self) -> TrainData:
-        """What is trained and tested on."""
+        """The data that is trained and tested on."""
 
     @property
     def data_name(self) -> str:
-        """A name for exactly this data."""
+        """A hash that identifies this data."""
 
     def quiet(self) -> "Setup":
-        """The same without progress, to be sent to another machine."""
+        """Return the same setup without progress, to be sent to another machine."""
 
     def config(self, training: Training) -> ModelConfig:
-        """The model of a training."""
+        """Return the model settings of a training."""
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of a training."""
+        """Return the recipe of a training."""
 
     def made_from(self, training: Training) -> dict[str, Any]:
-        """What the towers were made from, as JSON values."""
+        """Return what the towers were made from, as JSON values."""
 
     def model(self, training: Training, seed: int) -> Model:
-        """A model ready to be trained."""
+        """Build the model of a training, ready to be trained."""
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """Measurements that only this data set has, as JSON values."""
+        """Return measurements that only this data set has, as JSON values."""
 
 
 def _of(*levels: LevelConfig) -> ModelConfig:
@@ -162,12 +162,15 @@ TRAININGS = (
 
 
 def trainings() -> dict[str, Training]:
-    """All trainings by name, the most asked for first."""
+    """Return all trainings by name, the full model first."""
     return {training.name: training for training in TRAININGS}
 
 
 def chosen(only: Sequence[str], setup: Setup) -> list[str]:
-    """The trainings that some names ask for: of trainings, or of whole tables; none means all."""
+    """Return the names of the trainings asked for, by their own names or by those of tables.
+
+    Without any name, all trainings of the setup.
+    """
     known = setup.trainings
     whole = [table for table in tables() if all(row.training in known for row in table.rows)]
     by_table = {table.name: table for table in whole}
@@ -182,7 +185,7 @@ def chosen(only: Sequence[str], setup: Setup) -> list[str]:
 
 
 def tables() -> tuple[AblationTable, ...]:
-    """All ablations of the paper in its order, then ours."""
+    """Return all ablations of the paper in its order, then ours."""
     three = ["video", "frame", "patch"]
     no = {"sinkhorn": False}
     return (
@@ -298,7 +301,7 @@ def _table(name: str, *rows: tuple[str, str, Mapping[str, Any] | None]) -> Ablat
 def _figures(
     table: str, setting: Mapping[str, Any], *, method: str = "UCoFiA"
 ) -> Mapping[str, float]:
-    """The one row of the paper with these settings among its own."""
+    """Return the one row of the paper with these settings among its own."""
     (found,) = [
         row.values
         for row in paper_tables.figures(

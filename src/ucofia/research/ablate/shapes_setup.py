@@ -50,7 +50,7 @@ class ShapesSetup:
 
     @cached_property
     def trainings(self) -> Mapping[str, Training]:
-        """All of them."""
+        """All trainings by name."""
         return trainings()
 
     @cached_property
@@ -65,7 +65,7 @@ class ShapesSetup:
 
     @cached_property
     def data_name(self) -> str:
-        """A name for exactly these pixels and captions."""
+        """A hash that identifies these pixels and captions."""
         named = hashlib.blake2b(digest_size=6)
         for part in (self.drawn.train, self.drawn.val, self.drawn.test):
             named.update(np.ascontiguousarray(part.pixels).tobytes())
@@ -73,19 +73,19 @@ class ShapesSetup:
         return named.hexdigest()
 
     def quiet(self) -> "ShapesSetup":
-        """The same without progress, to be sent to another machine."""
+        """Return the same setup without progress, to be sent to another machine."""
         return replace(self, progress=None)
 
     def config(self, training: Training) -> ModelConfig:
-        """The parts of a training, cut to the size of the tiny towers."""
+        """Return the parts of a training, cut to the size of the tiny towers."""
         return training.model
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of a training."""
+        """Return the recipe of a training."""
         return training.train
 
     def made_from(self, training: Training) -> dict[str, Any]:
-        """What the towers were made from."""
+        """Return what the towers were made from, as JSON values."""
         recipe = asdict(pretraining.PRETRAIN)
         return {
             "towers": {"patch_pixels": training.patch_pixels, "train": recipe},
@@ -94,7 +94,7 @@ class ShapesSetup:
         }
 
     def model(self, training: Training, seed: int) -> Model:
-        """The model of a training on trained towers."""
+        """Build the model of a training on pretrained towers."""
         made = self.made_from(training)
         named = {"towers": made["towers"], "pictures": made["pictures"], "data": self.data_name}
         towers = pretraining.pretrained_towers(
@@ -107,9 +107,9 @@ class ShapesSetup:
             return Model(towers, training.model)
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """How often a text prefers its video to the one that differs in a single fact, per cent.
+        """Return how often a text scores its video above the one that differs in one fact, in %.
 
-        Who cannot tell the two apart gets half the point.
+        A tie counts half.
         """
         total = mean_level(found.scores, found.weights)
         shares = {}

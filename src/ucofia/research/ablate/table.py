@@ -50,7 +50,7 @@ class Results:
     data: str
 
     def of(self, name: str) -> Sequence[Result]:
-        """The results of a training, one per seed."""
+        """Return the results of a training, one per seed."""
         return self.found.get(name, ())
 
 
@@ -85,14 +85,14 @@ def _read(folder: Path, is_current: Callable[[Result], bool]) -> Results:
 
 
 def _common(result: Result) -> str:
-    """What all rows of a table share: data, and on a real data set the recipe as well."""
+    """Return what all rows of a table share: the data, on a real data set also the recipe."""
     made = result["recipe"]
     shared = {"data": made["data"]} if "towers" in made else {**made, "model": None}
     return json.dumps(shared, sort_keys=True)
 
 
 def page(results: Results, *, on_tokens: bool = False) -> str:
-    """All tables in Markdown; on stored tokens those that need no tower in the loop."""
+    """Write all tables in Markdown; on stored tokens, those that need no tower in the loop."""
     parts = []
     left_out = TOWER_TRAININGS if on_tokens else ()
     has_ranks = any("ranks" in run for runs in results.found.values() for run in runs)
@@ -148,7 +148,7 @@ def _ranks(row: Row, results: Sequence[Result]) -> dict[int, tuple[np.ndarray, n
 
 
 def mean_deviation(values: Sequence[float]) -> str:
-    """Mean and sample deviation; one value has no deviation."""
+    """Format mean and sample deviation; of one value, the value alone."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else NOT_RUN
     return f"{mean(values):.1f} ± {stdev(values):.1f}"

@@ -1,6 +1,6 @@
 """Ablations on a real data set: stored tokens of a frozen vision tower, and a text tower.
 
-Every row starts from the same towers, learns its own parts and goes on training the text tower.
+Every row starts from the same towers, trains its own parts and the text tower.
 Token shift and other towers need the vision tower in the loop and have no row here.
 """
 
@@ -43,12 +43,12 @@ class TokensSetup:
 
     @cached_property
     def trainings(self) -> Mapping[str, Training]:
-        """Those that need no tower in the loop."""
+        """The trainings that do not need the vision tower, by name."""
         return {n: t for n, t in trainings().items() if n not in TOWER_TRAININGS}
 
     @cached_property
     def data(self) -> TrainData:
-        """The videos that have tokens; how many do not is noted."""
+        """The videos that have tokens; a note says how many have none."""
         kept = keep_videos(self.dataset, self.tokens.videos.keys())
         for split in kept.splits:
             if not split.videos:
@@ -59,7 +59,7 @@ class TokensSetup:
 
     @cached_property
     def data_name(self) -> str:
-        """A name for exactly these videos, captions and tokens."""
+        """A hash that identifies these videos, captions and tokens."""
         named = hashlib.blake2b(repr(self.tokens.settings).encode(), digest_size=6)
         for split in self.data.dataset.splits:
             named.update(repr([video.id for video in split.videos]).encode())
@@ -67,17 +67,17 @@ class TokensSetup:
         return named.hexdigest()
 
     def quiet(self) -> "TokensSetup":
-        """The same: it reports no progress."""
+        """Return itself: it reports no progress."""
         return self
 
     def config(self, training: Training) -> ModelConfig:
-        """The parts of a training, without what needs the tower."""
+        """Return the parts of a training, without what needs the vision tower."""
         return replace(without_shift(training.parts), **self.changes)
 
     def train(self, training: Training) -> TrainConfig:
-        """The recipe of the data set; stored tokens cannot train the tower that gave them.
+        """Return the recipe of the data set; the tower that gave the tokens is frozen.
 
-        A rate of the temporal encoder is for the models that have one: not every peer has.
+        A rate of the temporal encoder is left out for models without one, as some peers are.
         """
         rates = self.recipe.part_rates
         if not self.config(training).temporal_layers:
@@ -85,16 +85,16 @@ class TokensSetup:
         return replace(self.recipe, frozen=self.recipe.frozen or (VISION,), part_rates=rates)
 
     def made_from(self, training: Training) -> dict[str, Any]:
-        """Which towers a training starts from."""
+        """Return which towers a training starts from, as JSON values."""
         return {"backbone": self.backbone, "precision": self.precision}
 
     def model(self, training: Training, seed: int) -> Model:
-        """The model of a training on the towers."""
+        """Build the model of a training on the towers."""
         preset = Preset(self.config(training), self.recipe, "a row of an ablation")
         model = build_model(preset, self.backbone, self.tokens, seed=seed)
         self.tokens.require(model)
         return model
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """No measurement of its own."""
+        """Return no measurement: there is none of this kind of data."""
         return {}

@@ -124,7 +124,16 @@ def shapes(
     frames: int = 8,
     size: int = 48,
 ) -> Shapes:
-    """Generate the data set; `train`, `val`, `test` count groups of a base and distractors."""
+    """Generate the data set.
+
+    Args:
+        seed: The same seed gives the same pixels and captions.
+        train: Groups of the training split: a base video and its six distractors each.
+        val: Groups of the validation split.
+        test: Groups of the test split.
+        frames: Of each video; even, and at least 4.
+        size: Side of a frame in pixels, at least 32.
+    """
     if frames < 4 or frames % 2:
         raise SettingError("frames", frames, "two motions need an even number, at least 4")
     if size < 32:
@@ -190,7 +199,7 @@ def split_pairs(seed: int) -> dict[str, tuple[Pair, ...]]:
 
 
 def pair_of(story: Story) -> Pair:
-    """The two things of a story, in either order."""
+    """Return colour and shape of a story's two things, in no order."""
     return frozenset((thing.colour, thing.shape) for thing in (story.first, story.second))
 
 

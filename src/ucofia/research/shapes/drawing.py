@@ -44,7 +44,7 @@ _RADIUS, _MARK, _REACH = 8.0, 3.0, 14.0
 
 @dataclass(frozen=True)
 class Thing:
-    """One object: what a caption says of it, and where it happens to be."""
+    """One object: its look, its mark and its place."""
 
     colour: str
     shape: str
@@ -55,7 +55,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Story:
-    """What happens: `first` comes past alone, then `second` does."""
+    """The facts of a video: `first` passes alone, then `second` does."""
 
     scene: str
     first: Thing
