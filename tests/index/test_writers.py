@@ -377,6 +377,31 @@ def test_what_another_writer_adds_while_the_bank_is_solved_is_judged_too(
     assert len(judged(shared)) == 4 and None not in judged(shared).values()
 
 
+def test_what_another_writer_adds_is_judged_although_a_conflict_showed_it(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for colour in ("white", "black"):
+        clip(tmp_path / colour / f"{colour}.mp4", [colour], seconds_each=0.5)
+    biases = shared._store.small("bias")
+    assert biases is not None  # and lost: the next ones replace the whole table
+    shared._store.forget_small("bias", "id", biases["id"].to_pylist())
+    other, write = Index.open(shared.path, colour_model()), store.write_lance
+
+    def conflicting(table: Any, place: Any, mode: str) -> Any:
+        if "generation" not in table.column_names:
+            return write(table, place, mode)
+        monkeypatch.setattr(store, "write_lance", write)
+        raise OSError("Retryable commit conflict")
+
+    def added() -> None:
+        other.add(tmp_path / "black")
+        monkeypatch.setattr(store, "write_lance", conflicting)
+
+    before_the_bank(monkeypatch, added)
+    shared.add(tmp_path / "white")
+    assert len(judged(shared)) == 5 and None not in judged(shared).values()
+
+
 def test_a_removal_leaves_the_biases_of_what_another_writer_adds(
     shared: Index, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
