@@ -204,6 +204,24 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
     assert made.bank_texts() == BANK[:3]
 
 
+@pytest.mark.parametrize("others", [[], BANK[:3]])
+def test_a_bank_left_from_before_is_replaced_unless_another_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    address, write = f"file-object-store://{tmp_path}/remote", location.write_lance
+    Index.create(address, colour_model(), bank=["of an index that is gone"])
+    shutil.rmtree(tmp_path / "remote" / "segments.lance")
+
+    def beside(table: Any, where: Any, mode: str) -> Any:
+        made = write(table, where, mode)
+        if others and str(where).endswith("segments.lance"):
+            Index.open(address, colour_model()).set_bank(others)
+        return made
+
+    monkeypatch.setattr(location, "write_lance", beside)
+    assert Index.create(address, colour_model(), bank=BANK).bank_texts() == (others or BANK)
+
+
 def test_two_creators_without_a_lock_make_one_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

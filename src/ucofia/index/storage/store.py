@@ -414,7 +414,8 @@ class Store:
             if name not in self._names():
                 place, mode = table_path(self.path, name), "create"
             else:
-                # At the version that was looked at: a conflict, if there is a newer one by then.
+                # At the version that was looked at: a conflict, if it was replaced since. To Lance
+                # a merge is none, so a table that is replaced by version is never merged into.
                 place, mode = open_table(self.path, name), "overwrite"
                 if version is not None and place.version != version:
                     return
