@@ -160,7 +160,7 @@ class Engine:
     def explain(self, text: str, segment: str, beside: Sequence[str] = ()) -> Explanation:
         """Explain the score of a segment, by whole words, beside the other wanted texts."""
         info = self.view.catalogue.segment(segment)
-        why = self.handle.explain(self.view, text, info.id, beside)
+        why = self.snapshot.explain(text, info.id, beside)
         return whole_words(why, self.snapshot.words_of(why.text))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:
