@@ -216,6 +216,9 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
             assert others == [path for path in before if path != bad.path][: len(others)]
             assert len(hits) == 5 and all(np.isfinite(hit.score) for hit in hits)
             assert len(others) == 5 or not is_vector
+            for hit in hits:  # what balanced a segment is part of what it is judged by
+                assert (hit.confidence is None) == (hit.path == bad.path)
+                assert not any(hit.biases.values()) or hit.path != bad.path
     said = "scores of 1 segments are NaN; see `verify`" if is_vector else "biases of 1 segments"
     assert said in caplog.text
 

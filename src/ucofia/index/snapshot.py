@@ -6,7 +6,7 @@ confidence, the preview, and the place where the pictures of exactly these segme
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -381,18 +381,9 @@ def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snap
     found = banks.normalisation(store, plain, bank)
     store.require_same()  # the small tables may already be those of another index
     preview = saved.preview if saved is not None and is_whole else None
-    collection = replace(plain, biases=_finite(found.biases, store.path))
+    collection = replace(plain, biases=found.biases)
     release_heap()  # reading leaves some 40 MB behind at 100,000 segments
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
-
-
-def _finite(biases: Mapping[str, Array], path: str) -> dict[str, Array]:
-    """Take biases that are NaN or infinite for unknown, with a warning."""
-    bad = {name: ~np.isfinite(values) for name, values in biases.items()}
-    count = max((int(rows.sum()) for rows in bad.values()), default=0)
-    if count:
-        logger.warning("biases of %d segments of %s are NaN; compact it", count, path)
-    return {name: np.where(bad[name], 0, values) for name, values in biases.items()}
 
 
 def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Collection:

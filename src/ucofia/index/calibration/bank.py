@@ -320,7 +320,10 @@ def solve(
 
 
 def normalisation(store: Store, collection: Collection, bank: Bank | None) -> Normalisation:
-    """Read the biases of a collection; a segment without one keeps its scores."""
+    """Read the biases of a collection; a segment without them keeps its scores, and is not judged.
+
+    So does one whose biases are NaN or infinite, with a warning.
+    """
     table = store.small(BIAS) if bank is not None and bank.is_solved else None
     if table is None or bank is None:
         return Normalisation({}, {})
@@ -334,6 +337,12 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
     if not pairs:
         return Normalisation({}, {})
     source, target = np.array(pairs, dtype=np.int64).T
+    stored = [table.column(BIAS_OF + name).to_numpy()[source] for name in bank.potentials]
+    is_finite = np.isfinite(stored).all(0)
+    if not is_finite.all():
+        count = len(source) - is_finite.sum()
+        logger.warning("biases of %d segments of %s are NaN; compact it", count, store.path)
+        source, target = source[is_finite], target[is_finite]
 
     def column(name: str, missing: float) -> Array:
         values = np.full(
