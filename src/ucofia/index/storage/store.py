@@ -208,7 +208,8 @@ class Store:
     def files(self) -> dict[str, StoredFile]:
         """List the files of the index by path."""
         columns = ["path", "size_bytes", "mtime_ns", "content_hash"]
-        table = self.table(columns).group_by(columns).aggregate([("path", "count")])
+        table = self.with_retry(lambda: self.table(columns))
+        table = table.group_by(columns).aggregate([("path", "count")])
         values = (table.column(name).to_pylist() for name in (*columns, "path_count"))
         found: dict[str, StoredFile] = {}
         for path, size, mtime, digest, rows in zip(*values, strict=True):
