@@ -91,6 +91,9 @@ def test_without_a_bank_nothing_is_sure(tmp_path: Path) -> None:
     plain = Index.create(tmp_path / "index", colour_model())
     plain.add(clip(tmp_path / "red.mp4", ["red"]))
     assert plain.search("red", min_confidence=0.1) == []
+    for wrong in (float("nan"), -0.1, 1.1):
+        with pytest.raises(errors.SettingError, match=r"min_confidence is .* from 0 to 1"):
+            plain.search("red", min_confidence=wrong)
     assert len(plain.search("red", min_confidence=0.0)) == 1
 
 

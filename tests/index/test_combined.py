@@ -269,6 +269,8 @@ def test_a_part_is_explained_with_the_confidence_it_was_judged_with(index: Index
             others = [o.text for o in hit.parts if o.is_wanted and part.is_wanted and o != part]
             why = index.explain(part.text, hit.segment, beside=others)
             assert why.confidence == part.confidence
+            if len(others) == 1:
+                assert index.explain(part.text, hit.segment, beside=others[0]) == why
             alone = index.explain(part.text, hit.segment).confidence
             is_surer |= bool(others) and alone != part.confidence
     assert is_surer

@@ -96,6 +96,8 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many texts at once, as `Index.search_many` does, which says what they mean."""
         _require_top(top)
+        if min_confidence is not None and not 0 <= min_confidence <= 1:
+            raise SettingError("min_confidence", min_confidence, "it must be from 0 to 1")
         questions = [self._distinct(TextQuery.of(text)) for text in texts]
         answers: list[list[Hit]] = [[] for _ in questions]
         plain = [place for place, question in enumerate(questions) if question.is_plain]
@@ -190,7 +192,8 @@ class Snapshot:
         row = self.collection.row_of_segment.get(segment)
         if row is None:
             raise NotInIndexError(self.store.path, segment)
-        question = self._distinct(TextQuery((TextQuery.plain(text), *beside)))
+        first = TextQuery((TextQuery.plain(text),))
+        question = self._distinct(TextQuery.of(first, beside))
         parts, nulls = self._parts(question, Filters(), exact=True)
         _, confidence, _ = judge(parts, nulls, row, rivals_of(parts, nulls))[0]
         return self._explain(question.wanted[0], parts[0].query, row, confidence)
@@ -305,7 +308,7 @@ class Snapshot:
         min_confidence: float | None,
     ) -> Ranking:
         """From the best segments to what is asked for: one of each video, and sure enough."""
-        if min_confidence is not None and min_confidence > 0:
+        if min_confidence:
             return with_min_confidence(
                 searcher, query, null, top=top, grouped=grouped, least=min_confidence
             )
