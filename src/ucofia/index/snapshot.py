@@ -308,14 +308,14 @@ class Snapshot:
         min_confidence: float | None,
     ) -> Ranking:
         """From the best segments to what is asked for: one of each video, and sure enough."""
-        if min_confidence:
-            return with_min_confidence(
-                searcher, query, null, top=top, grouped=grouped, least=min_confidence
-            )
 
         def rank(wanted: int) -> Ranking:
             return ranking if wanted == top else searcher.rank_one(query, top=wanted)
 
+        if min_confidence:
+            return with_min_confidence(
+                searcher, query, null, rank, top=top, grouped=grouped, least=min_confidence
+            )
         return rank_videos(rank, self.collection, top=top) if grouped else ranking
 
     def _hits(

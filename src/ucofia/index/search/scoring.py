@@ -11,6 +11,7 @@ score is the same bits whatever else was looked at, and it decides.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -87,6 +88,9 @@ class Ranking:
     def __getitem__(self, which: Array) -> "Ranking":
         """Select some."""
         return Ranking(self.rows[which], self.scores[which], self.scored)
+
+
+Rank: TypeAlias = Callable[[int], Ranking]  # the best so many segments
 
 
 def prepare_queries(model: Model, text: TextFeatures) -> list[Query]:
@@ -272,11 +276,8 @@ def _on_cpu(level: Level) -> Level:
     )
 
 
-def rank_videos(rank: Callable[[int], Ranking], collection: Collection, *, top: int) -> Ranking:
-    """Rank until there are enough videos, however many segments of one lie in front.
-
-    `rank` gives the best so many segments.
-    """
+def rank_videos(rank: Rank, collection: Collection, *, top: int) -> Ranking:
+    """Rank until there are enough videos, however many segments of one lie in front."""
     wanted = top
     while True:
         ranking = rank(wanted)
