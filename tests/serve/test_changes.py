@@ -12,10 +12,12 @@ from fakes import COLOURS, clip, colour_model, swapped_model
 from fastapi.testclient import TestClient
 
 from ucofia import checkpoint
+from ucofia.errors import NotFiniteError
 from ucofia.index.index import Index
 from ucofia.index.results import combined
 from ucofia.index.results.similar import _clips
 from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
 from ucofia.serve.app import create_app
 from ucofia.serve.engine import Engine
 from ucofia.serve.files import Files
@@ -78,6 +80,22 @@ def test_pictures_do_not_wait_for_an_explanation(
     monkeypatch.setattr(Searcher, "rank", watched)
     engine.explain("red", hit.segment, ["blue"])
     assert free and all(free)
+
+
+def test_a_video_that_turned_nan_spoils_no_timeline_of_another(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(IndexHandle(index))
+    engine.refresh()
+    hit, features = index.search("red")[0], Collection.features
+
+    def damaged(collection: Collection, rows: Any, **options: Any) -> Any:
+        if {*rows.tolist()} - {collection.row_of_segment[hit.segment]}:
+            raise NotFiniteError("video", [0])
+        return features(collection, rows, **options)
+
+    monkeypatch.setattr(Collection, "features", damaged)
+    assert engine.timeline("red", hit.segment).points
 
 
 def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class Engine:
         if name is None:
             return None
         with torch.inference_mode():
-            frames = self.snapshot.collection.features(rows).frames
+            frames = torch.from_numpy(self.snapshot.collection.frames.take(rows)).float()
             return (frames @ query.texts[name].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:
