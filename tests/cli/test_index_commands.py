@@ -148,6 +148,17 @@ def test_words_behind_the_text_of_an_option_are_refused(
         assert "looking for: a red, without many people" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("behind", [("--json",), ("--top", "5")])
+def test_an_option_is_no_text_of_another(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], behind: tuple[str, ...]
+) -> None:
+    run("index", videos)
+    assert run("search", "a red", "--not", *behind) == 2
+    err = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+    assert f"Invalid value for --not: its text is missing in front of {behind[0]}" in err
+    assert run("search", "a red", f"--not={behind[0]}") in (0, 3)
+
+
 def test_every_combined_question_is_said(
     run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

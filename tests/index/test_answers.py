@@ -87,10 +87,29 @@ def test_the_surest_are_found_however_many_better_ones_are_not(
             assert [hit.segment for hit in hits] == expected[:top]
 
 
+def test_sure_ones_among_the_best_cost_one_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{colour} thing here {number}" for colour in COLOURS for number in range(4)]
+    index = Index.create(tmp_path / "index", colour_model(), bank=words)
+    index.add(clip(tmp_path / "red.mp4", ["red"]))
+    searches, rank = [], Searcher.rank
+
+    def counted(searcher: Searcher, *args: object, **options: object) -> object:
+        searches.append(1)
+        return rank(searcher, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Searcher, "rank", counted)
+    assert index.search("red", top=1, min_confidence=1e-6) and len(searches) == 1
+
+
 def test_without_a_bank_nothing_is_sure(tmp_path: Path) -> None:
     plain = Index.create(tmp_path / "index", colour_model())
     plain.add(clip(tmp_path / "red.mp4", ["red"]))
     assert plain.search("red", min_confidence=0.1) == []
+    for wrong in (float("nan"), -0.1, 1.1):
+        with pytest.raises(errors.SettingError, match=r"min_confidence is .* from 0 to 1"):
+            plain.search("red", min_confidence=wrong)
     assert len(plain.search("red", min_confidence=0.0)) == 1
 
 

@@ -269,6 +269,8 @@ def test_without_a_bank_there_is_no_confidence(tmp_path: Path, videos: Path) -> 
 
 def test_describe_uses_the_bank(index: Index, videos: Path) -> None:
     assert "red" in index.describe(videos / "red-red.mp4")[0].text
+    with pytest.raises(SettingError, match="at least one"):  # not "there is no bank"
+        index.describe(videos / "red-red.mp4", [])
 
 
 def test_an_empty_bank_is_refused(index: Index) -> None:

@@ -269,6 +269,8 @@ def test_a_part_is_explained_with_the_confidence_it_was_judged_with(index: Index
             others = [o.text for o in hit.parts if o.is_wanted and part.is_wanted and o != part]
             why = index.explain(part.text, hit.segment, beside=others)
             assert why.confidence == part.confidence
+            if len(others) == 1:
+                assert index.explain(part.text, hit.segment, beside=others[0]) == why
             alone = index.explain(part.text, hit.segment).confidence
             is_surer |= bool(others) and alone != part.confidence
     assert is_surer
@@ -336,3 +338,16 @@ def test_only_sure_ones_of_a_combined_query(index: Index) -> None:
     sure = index.search("red without blue", top=6, min_confidence=least)
     assert sure == [hit for hit in every if (hit.confidence or 0) >= least]
     assert 0 < len(sure) < len(every)
+
+
+def test_nothing_is_found_where_every_row_turned_nan() -> None:
+    rng = np.random.default_rng(0)
+    collection = collection_of(rng, 140, spread=0.5, copies=0)
+    for column in (collection.video, collection.frames, collection.patches):
+        for piece in column.pieces:
+            piece[:] = np.nan
+    queries = [query_of(MODELS["ucofia"], rng, 3) for _ in range(2)]
+    parts = [QueryPart(query, Searcher(collection)) for query in queries]
+    null = Null(np.zeros(140), np.ones(140), Calibration(Gumbel(2.0, 0.5, 140)))
+    assert rivals_of(parts, [null, null]) is not None
+    assert not len(rank_combined(combination(parts, 2), top=5).rows)

@@ -26,6 +26,7 @@ from ucofia.index.index import Index
 from ucofia.index.storage import schema
 from ucofia.index.storage.location import exists, size_bytes
 from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
+from ucofia.index.storage.store import Store
 from ucofia.presets import CLIP_STRAIGHT
 
 
@@ -336,6 +337,16 @@ def test_a_reader_keeps_its_version_while_others_write(folder: Path, tmp_path: P
     writer.compact()
     assert old.features(np.arange(3)).video.isfinite().all()
     assert len(reader.search("white")) == 4
+
+
+def test_files_are_named_although_the_version_that_is_open_was_compacted_away(
+    folder: Path, made: Path
+) -> None:
+    opened, other = Store.open(folder), Index.open(folder, colour_model())
+    other.remove(made / "videos" / "red.mp4")
+    other.compact()
+    found = opened.files_below([str(made / "videos")])
+    assert [Path(path).stem for path in found] == ["blue", "green"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files are Unicode there")

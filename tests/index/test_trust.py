@@ -165,9 +165,9 @@ def test_a_row_that_is_not_finite_is_left_out_and_the_others_are_found(
     assert all(hit.confidence is not None for hit in again) and len(again) == 2
 
 
-@pytest.mark.parametrize("is_vector", [True, False])
+@pytest.mark.parametrize("damaged", ["video", "patches", "bias"])
 def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
-    is_vector: bool,
+    damaged: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -189,10 +189,11 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
     assert not TextQuery.of("a red without a blue").is_plain
     (bad, *_) = index.search("a red")
     expected = [[hit.path for hit in index.search(t, top=6, exact=e)] for t, e in asked]
+    is_vector = damaged != "bias"
     if is_vector:
         at = index.newest().collection.row_of_segment[bad.segment]
-        whole = index._store._segments.to_table(columns=["patches"])
-        vectors = whole["patches"].combine_chunks().flatten().to_numpy()
+        whole = index._store._segments.to_table(columns=[damaged])
+        vectors = whole[damaged].combine_chunks().flatten().to_numpy()
         (file,) = (folder / "segments.lance" / "data").glob("*.lance")
         raw = bytearray(file.read_bytes())
         begin = raw.find(vectors.tobytes())
@@ -216,8 +217,14 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
             assert others == [path for path in before if path != bad.path][: len(others)]
             assert len(hits) == 5 and all(np.isfinite(hit.score) for hit in hits)
             assert len(others) == 5 or not is_vector
+            for hit in hits:  # what balanced a segment is part of what it is judged by
+                assert (hit.confidence is None) == (hit.path == bad.path)
+                assert not any(hit.biases.values()) or hit.path != bad.path
     said = "scores of 1 segments are NaN; see `verify`" if is_vector else "biases of 1 segments"
     assert said in caplog.text
+    again.compact()  # a solution without it
+    judged = Index.open(folder, colour_model()).search("a red", top=200)
+    assert len(judged) == 200 - is_vector and all(hit.confidence is not None for hit in judged)
 
 
 def test_a_row_that_is_not_finite_is_refused_when_encoded(

@@ -204,6 +204,24 @@ def test_creation_where_nothing_can_be_marked_never_touches_a_live_bank(
     assert made.bank_texts() == BANK[:3]
 
 
+@pytest.mark.parametrize("others", [[], BANK[:3]])
+def test_a_bank_left_from_before_is_replaced_unless_another_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    address, write = f"file-object-store://{tmp_path}/remote", location.write_lance
+    Index.create(address, colour_model(), bank=["of an index that is gone"])
+    shutil.rmtree(tmp_path / "remote" / "segments.lance")
+
+    def beside(table: Any, where: Any, mode: str) -> Any:
+        made = write(table, where, mode)
+        if others and str(where).endswith("segments.lance"):
+            Index.open(address, colour_model()).set_bank(others)
+        return made
+
+    monkeypatch.setattr(location, "write_lance", beside)
+    assert Index.create(address, colour_model(), bank=BANK).bank_texts() == (others or BANK)
+
+
 def test_two_creators_without_a_lock_make_one_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,6 +393,31 @@ def test_what_another_writer_adds_while_the_bank_is_solved_is_judged_too(
     before_the_bank(monkeypatch, lambda: other.add(tmp_path / "more"))
     shared.compact()
     assert len(judged(shared)) == 4 and None not in judged(shared).values()
+
+
+def test_what_another_writer_adds_is_judged_although_a_conflict_showed_it(
+    shared: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for colour in ("white", "black"):
+        clip(tmp_path / colour / f"{colour}.mp4", [colour], seconds_each=0.5)
+    biases = shared._store.small("bias")
+    assert biases is not None  # and lost: the next ones replace the whole table
+    shared._store.forget_small("bias", "id", biases["id"].to_pylist())
+    other, write = Index.open(shared.path, colour_model()), store.write_lance
+
+    def conflicting(table: Any, place: Any, mode: str) -> Any:
+        if "generation" not in table.column_names:
+            return write(table, place, mode)
+        monkeypatch.setattr(store, "write_lance", write)
+        raise OSError("Retryable commit conflict")
+
+    def added() -> None:
+        other.add(tmp_path / "black")
+        monkeypatch.setattr(store, "write_lance", conflicting)
+
+    before_the_bank(monkeypatch, added)
+    shared.add(tmp_path / "white")
+    assert len(judged(shared)) == 5 and None not in judged(shared).values()
 
 
 def test_a_removal_leaves_the_biases_of_what_another_writer_adds(

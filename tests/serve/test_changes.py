@@ -4,14 +4,20 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from fakes import COLOURS, clip, colour_model, swapped_model
 from fastapi.testclient import TestClient
 
 from ucofia import checkpoint
+from ucofia.errors import NotFiniteError
 from ucofia.index.index import Index
+from ucofia.index.results import combined
 from ucofia.index.results.similar import _clips
+from ucofia.index.search.search import Searcher
+from ucofia.index.storage.collection import Collection
 from ucofia.serve.app import create_app
 from ucofia.serve.engine import Engine
 from ucofia.serve.files import Files
@@ -53,6 +59,43 @@ def test_a_hit_explains_itself_after_a_compaction(index: Index, tmp_path: Path) 
     other.remove(tmp_path / "videos" / "blue.mp4")
     other.compact()
     assert hit.explain().score == hit.score
+
+
+def test_pictures_do_not_wait_for_an_explanation(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(IndexHandle(index))
+    engine.refresh()
+    hit, searches = index.search("red")[0], Searcher.rank
+    free: list[bool] = []
+
+    def watched(searcher: Searcher, *args: Any, **options: Any) -> Any:
+        pictures = Thread(target=engine.handle.pictures, args=(hit.segment,), daemon=True)
+        pictures.start()
+        pictures.join(5)
+        free.append(not pictures.is_alive())
+        return searches(searcher, *args, **options)
+
+    monkeypatch.setattr(combined, "FIRST_LIST", 1)  # so that rivals are searched for
+    monkeypatch.setattr(Searcher, "rank", watched)
+    engine.explain("red", hit.segment, ["blue"])
+    assert free and all(free)
+
+
+def test_a_video_that_turned_nan_spoils_no_timeline_of_another(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(IndexHandle(index))
+    engine.refresh()
+    hit, features = index.search("red")[0], Collection.features
+
+    def damaged(collection: Collection, rows: Any, **options: Any) -> Any:
+        if {*rows.tolist()} - {collection.row_of_segment[hit.segment]}:
+            raise NotFiniteError("video", [0])
+        return features(collection, rows, **options)
+
+    monkeypatch.setattr(Collection, "features", damaged)
+    assert engine.timeline("red", hit.segment).points
 
 
 def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:

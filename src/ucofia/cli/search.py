@@ -93,7 +93,11 @@ class _OneTextEach(TyperCommand):
 
 
 def _require_end(ctx: Any, option: str, text: list[str], words: list[str]) -> None:
-    """Refuse words that follow the text of an option."""
+    """Refuse words that follow the text of an option, and an option in the place of its text."""
+    if not text and words and words[0].startswith("-"):
+        raise typer.BadParameter(
+            f"its text is missing in front of {words[0]}", ctx, param_hint=option
+        )
     text, words = (text, words) if text else (words[:1], words[1:])
     more = " ".join(takewhile(lambda word: not word.startswith("-"), words))
     if more:

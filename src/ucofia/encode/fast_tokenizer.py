@@ -4,8 +4,10 @@ How its model wants padding is part of it: on which side, with which id, and whe
 look at it (SigLIP was trained to).
 """
 
+import json as jsons
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +17,6 @@ from ucofia.errors import CheckpointError, SettingError
 from ucofia.types import TextBatch
 
 TOKENIZER_FILE = "tokenizer.json"
-UNKNOWN = "[UNK]"
 Token = TypeVar("Token", int, str)
 
 
@@ -81,11 +82,20 @@ class FastTokenizer:
 
     def texts_of(self, batch: TextBatch) -> list[str]:
         """Return tokenised texts without special tokens; empty where a token is unknown."""
-        unknown = self._tokenizer.token_to_id(UNKNOWN)
         rows = zip(batch.ids.tolist(), batch.mask.tolist(), strict=True)
         real = [[id for id, is_real in zip(*row, strict=True) if is_real] for row in rows]
         texts = self._tokenizer.decode_batch(real)
-        return ["" if unknown in row else text for row, text in zip(real, texts, strict=True)]
+        return [
+            "" if self._unknown in row else text for row, text in zip(real, texts, strict=True)
+        ]
+
+    @cached_property
+    def _unknown(self) -> int | None:
+        """The id of what has no token; None where everything has, as in tokenizers of bytes."""
+        model = jsons.loads(self.json)["model"]
+        named: int | None = self._tokenizer.token_to_id(model.get("unk_token") or "")
+        found: int | None = model.get("unk_id", named)
+        return found
 
 
 class TokenizedTower:

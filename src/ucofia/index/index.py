@@ -398,10 +398,10 @@ class Index(Queries):
         self._store.index_paths()
         for _ in range(banks.REPLACED_TRIES):
             self._store.refresh()
-            collection = usable_collection(self._store)
+            version, collection = self._store.version, usable_collection(self._store)
             with watch.stage("bank"):
                 bank = banks.update(self._store, self.model, collection, progress, solver)
-            if is_locked or self._is_newest(bank):
+            if is_locked or self._is_newest(version, bank):
                 break
         with watch.stage("preview"):
             if progress is not None:
@@ -416,9 +416,12 @@ class Index(Queries):
             logger.warning("what was recovered has no confidence until the next `add`: %s", error)
             return False
 
-    def _is_newest(self, bank: Bank | None) -> bool:
-        """Return whether nobody else has written segments, or the bank, since."""
-        is_same = self._store.newest().version == self._store.version
+    def _is_newest(self, version: int, bank: Bank | None) -> bool:
+        """Return whether nobody has written segments, or the bank, since these.
+
+        A commit that met a conflict has opened a newer version than the one that was read.
+        """
+        is_same = self._store.newest().version == version
         return is_same and banks.is_newest(self._store, bank)
 
     def use_model(

@@ -63,7 +63,7 @@ class Queries(ABC):
             Hits, best first; the same list every time.
 
         Raises:
-            SettingError: `top` is below 1.
+            SettingError: `top` is below 1, or `min_confidence` is not between 0 and 1.
             EmptyInputError: The text has no words.
             IndexReplacedError: Another index, or one of another model, lies there by now.
 
@@ -173,9 +173,12 @@ class Queries(ABC):
         """
         newest = self.newest()
         if texts is None:
-            texts = newest.bank.texts if newest.bank is not None else ()
+            if newest.bank is None:
+                rule = "this index has no bank; give texts to choose from"
+                raise SettingError("texts", None, rule)
+            texts = newest.bank.texts
         if not texts:
-            raise SettingError("texts", [], "this index has no bank; give texts to choose from")
+            raise SettingError("texts", [], "there must be at least one")
         return newest.describe(video, texts, top=top)
 
     def similar(
@@ -206,7 +209,7 @@ class Queries(ABC):
         """Show why a segment got its score for a text.
 
         Args:
-            text: One text, taken as it stands.
+            text: One text, taken as it stands but for quotes around it.
             segment: The id of the segment, as `Hit.segment` has it.
             beside: The other texts that were wanted with it; its confidence depends on them.
 

@@ -6,7 +6,7 @@ confidence, the preview, and the place where the pictures of exactly these segme
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -96,6 +96,8 @@ class Snapshot:
     ) -> list[list[Hit]]:
         """Answer many texts at once, as `Index.search_many` does, which says what they mean."""
         _require_top(top)
+        if min_confidence is not None and not 0 <= min_confidence <= 1:
+            raise SettingError("min_confidence", min_confidence, "it must be from 0 to 1")
         questions = [self._distinct(TextQuery.of(text)) for text in texts]
         answers: list[list[Hit]] = [[] for _ in questions]
         plain = [place for place, question in enumerate(questions) if question.is_plain]
@@ -190,7 +192,8 @@ class Snapshot:
         row = self.collection.row_of_segment.get(segment)
         if row is None:
             raise NotInIndexError(self.store.path, segment)
-        question = self._distinct(TextQuery((TextQuery.plain(text), *beside)))
+        first = TextQuery((TextQuery.plain(text),))
+        question = self._distinct(TextQuery.of(first, beside))
         parts, nulls = self._parts(question, Filters(), exact=True)
         _, confidence, _ = judge(parts, nulls, row, rivals_of(parts, nulls))[0]
         return self._explain(question.wanted[0], parts[0].query, row, confidence)
@@ -305,14 +308,14 @@ class Snapshot:
         min_confidence: float | None,
     ) -> Ranking:
         """From the best segments to what is asked for: one of each video, and sure enough."""
-        if min_confidence is not None and min_confidence > 0:
-            return with_min_confidence(
-                searcher, query, null, top=top, grouped=grouped, least=min_confidence
-            )
 
         def rank(wanted: int) -> Ranking:
             return ranking if wanted == top else searcher.rank_one(query, top=wanted)
 
+        if min_confidence:
+            return with_min_confidence(
+                searcher, query, null, rank, top=top, grouped=grouped, least=min_confidence
+            )
         return rank_videos(rank, self.collection, top=top) if grouped else ranking
 
     def _hits(
@@ -381,18 +384,9 @@ def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snap
     found = banks.normalisation(store, plain, bank)
     store.require_same()  # the small tables may already be those of another index
     preview = saved.preview if saved is not None and is_whole else None
-    collection = replace(plain, biases=_finite(found.biases, store.path))
+    collection = replace(plain, biases=found.biases)
     release_heap()  # reading leaves some 40 MB behind at 100,000 segments
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
-
-
-def _finite(biases: Mapping[str, Array], path: str) -> dict[str, Array]:
-    """Take biases that are NaN or infinite for unknown, with a warning."""
-    bad = {name: ~np.isfinite(values) for name, values in biases.items()}
-    count = max((int(rows.sum()) for rows in bad.values()), default=0)
-    if count:
-        logger.warning("biases of %d segments of %s are NaN; compact it", count, path)
-    return {name: np.where(bad[name], 0, values) for name, values in biases.items()}
 
 
 def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Collection:

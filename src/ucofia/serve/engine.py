@@ -162,7 +162,7 @@ class Engine:
     def explain(self, text: str, segment: str, beside: Sequence[str] = ()) -> Explanation:
         """Explain the score of a segment, by whole words, beside the other wanted texts."""
         info = self.view.catalogue.segment(segment)
-        why = self.handle.explain(self.view, text, info.id, beside)
+        why = self.snapshot.explain(text, info.id, beside)
         return whole_words(why, self.snapshot.words_of(why.text))
 
     def examples(self, most: int) -> list[tuple[str, Hit]]:
@@ -244,7 +244,7 @@ class Engine:
         if name is None:
             return None
         with torch.inference_mode():
-            frames = self.snapshot.collection.features(rows).frames
+            frames = torch.from_numpy(self.snapshot.collection.frames.take(rows)).float()
             return (frames @ query.texts[name].sentence[0]).numpy()
 
     def _features(self, clips: Sequence[Clip]) -> VideoFeatures:

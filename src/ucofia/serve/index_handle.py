@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ from ucofia.errors import (
 )
 from ucofia.index.index import Index
 from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
-from ucofia.index.results.explain import Explanation
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.location import exists
 from ucofia.index.storage.lock import is_being_written
@@ -84,13 +82,6 @@ class IndexHandle:
             while len(self._pictures) > PICTURES_KEPT:
                 self._pictures.popitem(last=False)
             return row.thumbnails
-
-    def explain(
-        self, view: View, text: str, segment: str, beside: Sequence[str] = ()
-    ) -> Explanation:
-        """Explain the score of a segment of a version; reads its row under the lock."""
-        with self._lock:
-            return view.snapshot.explain(text, segment, beside)
 
     def info(self) -> dict[str, Any]:
         """Count what the newest version holds; costly counts are cached for some seconds."""

@@ -230,9 +230,9 @@ def update(
     known = _current_ids(table, bank)
     names = values_of(collection.segments, "id")
     rows = [row for row, name in enumerate(names) if name not in known]
-    if rows:
-        asked = store, model, collection, bank, np.array(rows), progress, solver
-        bank = _extend(*asked, is_first=not known)
+    some = _finite(collection.rows(np.array(rows, np.int64)))
+    if len(some):
+        bank = _extend(store, model, some, bank, progress, solver, is_first=not known)
     return _forget_gone(store, bank, table, collection)
 
 
@@ -304,6 +304,7 @@ def solve(
     solver: Solver | None = None,
 ) -> Bank:
     """Run Sinkhorn-Knopp on the whole collection; returns the bank with its solution."""
+    collection = _finite(collection)
     if not len(collection):
         return bank
     asked = bank.prompts(bank.texts)
@@ -320,7 +321,10 @@ def solve(
 
 
 def normalisation(store: Store, collection: Collection, bank: Bank | None) -> Normalisation:
-    """Read the biases of a collection; a segment without one keeps its scores."""
+    """Read the biases of a collection; a segment without them keeps its scores, and is not judged.
+
+    So does one whose biases are NaN or infinite, with a warning.
+    """
     table = store.small(BIAS) if bank is not None and bank.is_solved else None
     if table is None or bank is None:
         return Normalisation({}, {})
@@ -334,6 +338,12 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
     if not pairs:
         return Normalisation({}, {})
     source, target = np.array(pairs, dtype=np.int64).T
+    stored = [table.column(BIAS_OF + name).to_numpy()[source] for name in bank.potentials]
+    is_finite = np.isfinite(stored).all(0)
+    if not is_finite.all():
+        count = len(source) - is_finite.sum()
+        logger.warning("biases of %d segments of %s are NaN; compact it", count, store.path)
+        source, target = source[is_finite], target[is_finite]
 
     def column(name: str, missing: float) -> Array:
         values = np.full(
@@ -350,19 +360,24 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
     return Normalisation(biases, nulls)
 
 
+def _finite(collection: Collection) -> Collection:
+    """Leave out rows that turned NaN after they were previewed: one of them spoils a solution."""
+    rows = np.arange(len(collection))
+    bad = collection.not_finite(rows)
+    return collection.rows(np.setdiff1d(rows, bad)) if len(bad) else collection
+
+
 def _extend(
     store: Store,
     model: "Model",
-    collection: Collection,
+    some: Collection,
     bank: Bank,
-    rows: Array,
     progress: "Progress | None",
     solver: Solver | None,
     *,
     is_first: bool,
 ) -> Bank:
-    """Give some rows their biases; the first of a generation replace those of another."""
-    some = collection.rows(rows)
+    """Give some segments their biases; the first of a generation replace those of another."""
     asked = bank.prompts(bank.texts)
     text = encoded_texts(model, asked, store.settings.fingerprint, progress)
     found = (solver or balance.solve_here)(
@@ -373,7 +388,7 @@ def _extend(
         # A maximum may be taken twice; so a run that is killed in between does no harm. Means and
         # variances stay those of the solution.
         scores = replace(held.scores, best=np.fmax(held.scores.best, found.scores.best))
-        return replace(held, scores=scores, changed_segments=held.changed_segments + len(rows))
+        return replace(held, scores=scores, changed_segments=held.changed_segments + len(some))
 
     counted = _change(store, bank, extended)
     if counted is None:

@@ -287,7 +287,7 @@ def rivals_of(wanted: Sequence[QueryPart], nulls: Sequence[Null | None]) -> Riva
             for searcher, part in zip(everywhere, wanted, strict=True)
         ]
         rows = np.unique(np.concatenate([found.rows for found in lists]))
-        ends = np.array([found.scores.total[-1] for found in lists], np.float64)
+        ends = np.array([found.scores.total.min(initial=np.inf) for found in lists], np.float64)
     totals = np.array([part.totals(rows).total for part in wanted], np.float64)
     return Rivals(totals, ends, _correlations(wanted, known), count)
 

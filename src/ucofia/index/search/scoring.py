@@ -11,6 +11,7 @@ score is the same bits whatever else was looked at, and it decides.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -87,6 +88,9 @@ class Ranking:
     def __getitem__(self, which: Array) -> "Ranking":
         """Select some."""
         return Ranking(self.rows[which], self.scores[which], self.scored)
+
+
+Rank: TypeAlias = Callable[[int], Ranking]  # the best so many segments
 
 
 def prepare_queries(model: Model, text: TextFeatures) -> list[Query]:
@@ -175,8 +179,10 @@ def _score(
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             kept = slice(start, start + len(some))
-            scored = _levels(query, _block(collection, some, buffers))
-            total[:, kept] = scored.add(collection.bias(some)).total().numpy()
+            block, is_damaged = _block(collection, some, buffers)
+            scored = _levels(query, block)
+            whole = scored.add(collection.bias(some)).total()
+            total[:, kept] = whole.masked_fill(is_damaged, torch.nan).numpy()
             for name, values in scored.scores.items():
                 levels[name][:, kept] = values.numpy()
     return [Scores(total[t], {n: found[t] for n, found in levels.items()}) for t in range(texts)]
@@ -224,15 +230,21 @@ class _Buffer:
         return self.tensor[: len(rows)]
 
 
-def _block(collection: Collection, rows: Array, buffers: list[_Buffer]) -> VideoFeatures:
+def _block(
+    collection: Collection, rows: Array, buffers: list[_Buffer]
+) -> tuple[VideoFeatures, Tensor]:
+    """Read some rows; also which of them have a damaged video, put to zero here."""
     video, frames, patches = (buffer.fill(rows) for buffer in buffers)
-    return VideoFeatures(
+    is_damaged = ~video.isfinite().all(-1)[:, 0]
+    video[is_damaged] = 0
+    features = VideoFeatures(
         video=video[:, 0],
         frames=frames,
         frame_mask=torch.from_numpy(collection.frame_mask[rows]),
         patches=patches,
         patch_mask=torch.from_numpy(collection.patch_mask[rows]),
     )
+    return features, is_damaged
 
 
 def _mapped(text: TextFeatures, level: Level) -> TextFeatures:
@@ -272,11 +284,8 @@ def _on_cpu(level: Level) -> Level:
     )
 
 
-def rank_videos(rank: Callable[[int], Ranking], collection: Collection, *, top: int) -> Ranking:
-    """Rank until there are enough videos, however many segments of one lie in front.
-
-    `rank` gives the best so many segments.
-    """
+def rank_videos(rank: Rank, collection: Collection, *, top: int) -> Ranking:
+    """Rank until there are enough videos, however many segments of one lie in front."""
     wanted = top
     while True:
         ranking = rank(wanted)

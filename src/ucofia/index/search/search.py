@@ -34,6 +34,7 @@ from ucofia.index.search.pruning import (
 from ucofia.index.search.quantise import CUTS
 from ucofia.index.search.scoring import (
     Query,
+    Rank,
     Ranking,
     rank_videos,
     rows_of_videos,
@@ -263,12 +264,15 @@ def with_min_confidence(
     searcher: Searcher,
     query: Query,
     null: Null | None,
+    rank: Rank,
     *,
     top: int,
     grouped: bool,
     least: float,
 ) -> Ranking:
     """Rank segments, or the best one of each video, of at least the confidence `least`.
+
+    `rank` gives the best so many segments, as the searcher does.
 
     Confidence is not monotone in the score: a hub, near every text, needs a higher score. So two
     lists are made, each longer than the last. One is ordered by score; it ends the search when
@@ -278,14 +282,10 @@ def with_min_confidence(
     """
     collection = searcher.collection
     if null is None:
-        return searcher.rank_one(query, top=1)[np.arange(0)]
+        return rank(top)[np.arange(0)]
 
-    def listed(searcher: Searcher, wanted: int) -> tuple[Ranking, Ranking]:
+    def listed(rank: Rank, wanted: int) -> tuple[Ranking, Ranking]:
         """A list by score, and those of it that are confident."""
-
-        def rank(count: int) -> Ranking:
-            return searcher.rank_one(query, top=count)
-
         found = rank_videos(rank, collection, top=wanted) if grouped else rank(wanted)
         scores = zip(found.rows.tolist(), found.scores.total.tolist(), strict=True)
         known = [null.confidence(row, total) for row, total in scores]
@@ -294,16 +294,17 @@ def with_min_confidence(
 
     wanted = top
     while True:
-        found, sure = listed(searcher, wanted)
+        found, sure = listed(rank, wanted)
         if len(sure.rows) >= top or len(found.rows) < wanted:
             return sure[np.arange(min(top, len(sure.rows)))]
         rows = _all_confident(searcher, query, null, wanted, least)
         if rows is not None:
-            if grouped:  # a video is judged by its best segment
-                rows = rows_of_videos(collection, rows)
-            sure = listed(searcher.within(rows), max(1, len(rows)))[1]
-            return sure[np.arange(min(top, len(sure.rows)))]
+            break
         wanted *= 4
+    some = searcher.within(rows_of_videos(collection, rows) if grouped else rows)
+    # A video is judged by its best segment.
+    _, sure = listed(lambda count: some.rank_one(query, top=count), max(1, len(some)))
+    return sure[np.arange(min(top, len(sure.rows)))]
 
 
 def _all_confident(

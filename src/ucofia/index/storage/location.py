@@ -147,15 +147,20 @@ def create_unmarked(where: str, segments: Table, others: Mapping[str, Table]) ->
     A small table that was there before belongs to no index and is replaced; one that came since
     is another process's, who works with this index already, and stays.
     """
-    stale = {name for name in others if has_table(where, name)}
+    stale = {name: open_table(where, name) for name in others if has_table(where, name)}
     try:
         made = write_lance(segments, table_path(where), "create")
     except FileExistsError as error:
         raise IndexExistsError(where) from error
     for name, table in others.items():
-        summed, mode = with_checksums(name, table), "overwrite" if name in stale else "create"
-        with contextlib.suppress(FileExistsError):
-            write_lance(summed, table_path(where, name), mode)
+        place, mode = table_path(where, name), "create"
+        if name in stale:  # as it was: a conflict, if another process has replaced it since
+            place, mode = stale[name], "overwrite"
+        try:
+            write_lance(with_checksums(name, table), place, mode)
+        except OSError as error:
+            if not is_conflict(error):
+                raise
     return made
 
 

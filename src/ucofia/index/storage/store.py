@@ -208,7 +208,8 @@ class Store:
     def files(self) -> dict[str, StoredFile]:
         """List the files of the index by path."""
         columns = ["path", "size_bytes", "mtime_ns", "content_hash"]
-        table = self.table(columns).group_by(columns).aggregate([("path", "count")])
+        table = self.with_retry(lambda: self.table(columns))
+        table = table.group_by(columns).aggregate([("path", "count")])
         values = (table.column(name).to_pylist() for name in (*columns, "path_count"))
         found: dict[str, StoredFile] = {}
         for path, size, mtime, digest, rows in zip(*values, strict=True):
@@ -414,7 +415,8 @@ class Store:
             if name not in self._names():
                 place, mode = table_path(self.path, name), "create"
             else:
-                # At the version that was looked at: a conflict, if there is a newer one by then.
+                # At the version that was looked at: a conflict, if it was replaced since. To Lance
+                # a merge is none, so a table that is replaced by version is never merged into.
                 place, mode = open_table(self.path, name), "overwrite"
                 if version is not None and place.version != version:
                     return

@@ -86,7 +86,7 @@ function showInfo(info, isWorking) {
       ...(info.failed_files ? row("Files that cannot be read", String(info.failed_files)) : []),
       ...(info.size_bytes ? row("Index", bytes(info.size_bytes)) : []), ...row("At", info.name),
       ...row("Model", info.model || "without a name"), ...row("Version", info.version)),
-    ...(info.has_confidence ? [] : [make("p", {}, "This index has no bank of texts, so hits have no confidence.")]),
+    ...(info.has_confidence ? [] : [make("p", {}, info.bank_texts ? "The bank of texts is too small, or not applied yet, so hits have no confidence." : "This index has no bank of texts, so hits have no confidence.")]),
     ...(info.indexes.length ? [make("h3", {}, "Other indexes"), ...info.indexes.map(({ name, page }) => make("a", { class: "chip", href: page }, name))] : []),
     ...(job && job.state !== "running" ? [make("p", {}, `Last time videos were added: ${job.message}.`)] : []));
   showJob(info, isWorking);
