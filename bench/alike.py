@@ -28,14 +28,14 @@ from ucofia.cli import bench
 from ucofia.index import encode_segments
 from ucofia.model import Model
 from ucofia.types import VideoBatch, VideoFeatures
-from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, decode_many
+from ucofia.video.decode_pool import Clip, Decoded, decode_many
 from ucofia.video.sample import Sampling
 from ucofia.video.write_video import write_mp4
 
 
 def decoded(model: Model, paths: Sequence[Path]) -> list[Clip]:
-    size, sampling = encode_segments.crop_size(model), Sampling(frames=model.config.frames)
-    found = decode_many(DecodeRequest(path=path, size=size, sampling=sampling) for path in paths)
+    sampling = Sampling(frames=model.config.frames)
+    found = decode_many(encode_segments.decode_request(model, path, sampling) for path in paths)
     return [result.clips[0] for result in found if isinstance(result, Decoded)]
 
 

@@ -15,9 +15,10 @@ towers stay as they were published, so every picture and text is encoded once. I
                the start stays in the result (`--keep`): it knows what the pairs do not teach;
     words      contrastive late interaction: every content word finds its best patch, and the mean
                over words is the score of a caption among the pictures of a group;
-    reading    (`--reads`) nothing is learnt: the projections, of rank 384, are written as a space
-               of 512 in which a frame also keeps what CLIP itself says of it (`CLIP_SHARE`), and
-               texts are read there by CLIP's image tower (`encode/reading.py`).
+    reading    (`--reads`) nothing is learnt from pictures: the projections, of rank 384, are
+               written as a space of 512 in which a frame also keeps what CLIP itself says of it
+               (`CLIP_SHARE`), and texts are read there by CLIP's image tower
+               (`encode/reading.py`). Directions in which all drawn texts differ much count less.
 """
 
 import argparse
@@ -51,8 +52,9 @@ WORD_RATE, WORD_GROUP = 3e-4, 64
 SPANS = 12_000
 # Chosen by eye among a few round numbers; what they trade is in docs/experiments.md.
 CLIP_SHARE = 0.2  # of CLIP's own space beside the fitted one, as a factor of squared lengths
-READING = 0.7  # weight of what is read beside what is said
-READ = 1000  # captions whose mean all drawn texts share
+READING = 1.1  # weight of what is read beside what is said
+FLOOR = 0.02  # of the largest deviation: components that are smaller are noise
+READ = 2000  # captions that show what drawn texts share, and in what they differ anyway
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,9 @@ class Fit:
 
         With a frame's unit vector x of CLIP, its mean m, and a fitted frame F(x) = Px + b, a score
         is to be F(x) . t + sqrt(c) (x - m) . r: t is what the sentence encoder says of the text,
-        r what the image tower reads of it, READING times as long as t on average. The vector
+        r what the image tower reads of it, half whitened: less the mean of drawn texts, and each
+        of their principal components by the root of its deviation. r is READING times as long as
+        t on average. The vector
         [F(x); sqrt(c) (x - m)] is affine in x and so of rank 512: it is Q (x + x0) in an
         orthonormal basis, but for a part that no frame changes.
 
@@ -335,8 +339,9 @@ class Fit:
             back = inverse @ frame.T
             layers[f"{name}_projection"] = (back @ said.matrix.T, back @ said.bias)
         said_length = self._sentences(slice(None)).norm(dim=1).mean()
-        read_length = (read - read.mean(0)).norm(dim=1).mean()
-        reads = READING * CLIP_SHARE**0.5 * said_length / read_length * inverse
+        whitening = half_whitening(read - read.mean(0))
+        read_length = ((read - read.mean(0)) @ whitening).norm(dim=1).mean()
+        reads = READING * CLIP_SHARE**0.5 * said_length / read_length * inverse @ whitening
         layers["reading_projection"] = (reads, -reads @ read.mean(0))
         tensors = {"logit_scale": torch.tensor(math.log(self.scale))}
         for name, (weight, bias) in layers.items():
@@ -347,6 +352,13 @@ class Fit:
         """Sentences of some captions before they are brought to unit length."""
         said = self.texts.sentences[rows] @ self.sentence.matrix
         return said + self.sentence.bias
+
+
+def half_whitening(centred: Tensor) -> Tensor:
+    """The symmetric matrix that takes the root of every principal component's deviation."""
+    variance, basis = torch.linalg.eigh(centred.T @ centred / len(centred))
+    floor = FLOOR**2 * variance.max()
+    return basis / (variance.clamp(min=0) + floor) ** 0.25 @ basis.T
 
 
 def _rate(step: int, steps: int) -> float:

@@ -50,7 +50,7 @@ EMOJI, EMOJI_NAMES, EMOJI_WORDS = (
 SCENE_SIDE = 448  # pixels
 NOT_PICTURES = ("Flags", "Symbols")
 KEYWORDS = 12
-PIXELS = PixelSpec(starter_parts.VIT_B16.image_size, MEAN, STD)
+PIXELS = PixelSpec(starter_parts.VIT_B16.image_size, MEAN, STD, "squash")
 
 
 @dataclass(frozen=True)

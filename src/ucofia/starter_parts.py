@@ -112,7 +112,9 @@ def with_random_projections() -> JoinedBackbone:
     text = part_file(*PARTS[1])
     tower = SentenceTower.from_pretrained(text.parent)
     card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
-    backbone = JoinedBackbone(VIT_B16, tower, width=WIDTH, card=card, reads=True).eval()
+    backbone = JoinedBackbone(
+        VIT_B16, tower, width=WIDTH, card=card, reads=True, resize_mode="squash"
+    ).eval()
     backbone.vision.load_state_dict(equalise_channels(vision_state()))
     return backbone
 
@@ -140,7 +142,13 @@ def with_clip_text(
     text = clip.text_tower()
     stop_words = (*ENGLISH_STOP_WORDS, START, END)
     vision = starter.vision.config
-    joined = JoinedBackbone(vision, text, width=starter.width, stop_words=stop_words).eval()
+    joined = JoinedBackbone(
+        vision,
+        text,
+        width=starter.width,
+        stop_words=stop_words,
+        resize_mode=starter.resize_mode,
+    ).eval()
     joined.vision, joined.frame_projection = starter.vision, starter.frame_projection
     joined.logit_scale = starter.logit_scale
     projection = starter.frame_projection.weight.detach()

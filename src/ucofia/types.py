@@ -10,7 +10,8 @@ A mask is True where the entry is real and False where it is padding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -131,13 +132,20 @@ class Levels:
         return Levels(biased, self.weights)
 
 
+# How a frame becomes a square: its short side is resized and the centre is cut out, as CLIP was
+# trained, or both sides are resized, and nothing is cut off.
+ResizeMode: TypeAlias = Literal["shortest", "squash"]
+
+
 @dataclass(frozen=True)
 class PixelSpec:
-    """The crop size and colour statistics of a backbone; they come with its weights."""
+    """The squares that a backbone looks at, and its colour statistics."""
 
-    size: int  # short side after resizing, and side of the centre crop
+    size: int  # side of the square in pixels
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    # Not in `repr`, which older fingerprints contain; those of today contain `describe()`.
+    resize_mode: ResizeMode = field(default="shortest", repr=False)
 
 
 def _require_real_rows(mask: Bool[Tensor, "n m"], what: str) -> None:

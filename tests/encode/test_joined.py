@@ -1,17 +1,21 @@
 """A vision tower and a text tower of different origin share one space."""
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.test_checkpoint import bert_folder
+from tests.video.made_clips import write_clip
 from ucofia import checkpoint
-from ucofia.datasets.token_cache import vision_fingerprint
+from ucofia.datasets.token_cache import settings_of, vision_fingerprint
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
+from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.presets import ZERO_SHOT
 from ucofia.types import VideoBatch
@@ -74,6 +78,27 @@ def test_a_saved_one_comes_back(model: Model, tmp_path: Path) -> None:
     assert loaded.fingerprint() == model.fingerprint()
     assert isinstance(loaded.backbone, JoinedBackbone)
     assert loaded.backbone.stop_words == model.backbone.stop_words
+
+
+def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    centre = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT).eval()
+    backbone = JoinedBackbone(VISION, text, width=10, resize_mode="squash")
+    backbone.load_state_dict(centre.backbone.state_dict())
+    squashing = Model(backbone, ZERO_SHOT).eval()
+    assert "resize_mode" not in centre.backbone.describe()  # nor in fingerprints of before
+    assert squashing.video_fingerprint() != centre.video_fingerprint()
+    assert settings_of(squashing).crops.resize_mode == "squash"
+    checkpoint.save(squashing, tmp_path / "run")
+    loaded = checkpoint.load(tmp_path / "run")
+    assert loaded.pixels == squashing.pixels
+    assert loaded.fingerprint() == squashing.fingerprint()
+
+    clip = write_clip(tmp_path / "a.mp4")  # of 64 x 48 pixels
+    index = Index.create(tmp_path / "index", squashing)
+    assert index.add(clip).added == 1
+    seen = Image.open(io.BytesIO(index.search("a")[0].explain().thumbnails[0]))
+    assert seen.size == (32, 24)
 
 
 def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:

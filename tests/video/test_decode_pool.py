@@ -125,6 +125,15 @@ def test_crops_are_those_of_the_frames_in_this_process(clip) -> None:
     np.testing.assert_array_equal(made.crops, [crop(frame, 16) for frame in frames.frames])
 
 
+def test_squashed_frames_say_what_shape_they_had(clip) -> None:
+    asked = request(clip, seconds=(0.0, 1.3))
+    plain, squashed = decode_many([asked, replace(asked, resize_mode="squash")])
+    frames = frames_at(clip, [0.0, 1.3]).frames  # of 64 x 48 pixels
+    (made,) = squashed.clips
+    np.testing.assert_array_equal(made.crops, [crop(frame, 16, "squash") for frame in frames])
+    assert (plain.clips[0].aspect_ratio, made.aspect_ratio) == (1.0, 64 / 48)
+
+
 def test_segments_become_clips_with_their_own_frames(clip) -> None:
     (result,) = decode_many([request(clip, frames=3, segment=1.0)])
     assert [(c.start_second, c.end_second) for c in result.clips] == [

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop, fitted_size, resize
+from ucofia.video.crop import crop, fitted_size, resize, shown_aspect_ratio
 from ucofia.video.pixels import normalise
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -33,6 +33,19 @@ def test_golden_images_come_out_exactly() -> None:
     for name in names:
         ours = normalise(torch.from_numpy(crop(golden[name], spec.size)), spec).numpy()
         np.testing.assert_array_equal(ours, golden[f"{name}_out56"])
+
+
+def test_squashed_frames_show_what_the_centre_leaves_out() -> None:
+    frame = np.zeros((90, 160, 3), dtype=np.uint8)
+    frame[:, :20] = 255  # left of the centre square
+    assert not crop(frame, 32).any()
+    squashed = crop(frame, 32, "squash")
+    assert squashed.shape == (3, 32, 32)
+    np.testing.assert_array_equal(squashed, resize(frame, 32, 32))
+    assert squashed[:, :, :3].min() == 255 and not squashed[:, :, 6:].any()
+    assert (shown_aspect_ratio(frame), shown_aspect_ratio(frame, "squash")) == (1.0, 160 / 90)
+    strip = np.zeros((4, 640, 3), dtype=np.uint8)
+    assert shown_aspect_ratio(strip, "squash") == 16.0
 
 
 def cubic(distance: float) -> float:

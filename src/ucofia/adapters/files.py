@@ -6,7 +6,7 @@ from pathlib import Path
 from ucofia.index import encode_segments
 from ucofia.model import Model
 from ucofia.types import VideoBatch
-from ucofia.video.decode_pool import Clip, DecodeRequest, Failed, decode_many
+from ucofia.video.decode_pool import Clip, Failed, decode_many
 from ucofia.video.sample import Sampling
 
 
@@ -14,9 +14,9 @@ def file_batches(
     model: Model, files: Iterable[Path | str], *, batch: int, workers: int = 1
 ) -> Iterator[VideoBatch]:
     """Decode files, some at a time and in their order; one that cannot be read is an error."""
-    size, frames = encode_segments.crop_size(model), model.config.frames
+    frames = model.config.frames
     sampling = Sampling(frames=frames, segment="whole")
-    requests = (DecodeRequest(path=file, size=size, sampling=sampling) for file in files)
+    requests = (encode_segments.decode_request(model, file, sampling) for file in files)
     clips: list[Clip] = []
     for result in decode_many(requests, workers=workers):
         if isinstance(result, Failed):

@@ -135,12 +135,12 @@ def _pictures(kind: str) -> Iterator["UInt8[np.ndarray, '3 h x']"]:
 
 def _decoded(path: Path, model: "Model", repeats: int) -> tuple[float, list["Clip"]]:
     """Decode a clip again and again, in one process, which takes its time to start."""
-    from ucofia.index.encode_segments import crop_size
-    from ucofia.video.decode_pool import DecodeRequest, Failed, decode_many
+    from ucofia.index.encode_segments import decode_request
+    from ucofia.video.decode_pool import Failed, decode_many
     from ucofia.video.sample import Sampling
 
     sampling = Sampling(frames=model.config.frames)
-    request = DecodeRequest(path=path, size=crop_size(model), sampling=sampling)
+    request = decode_request(model, path, sampling)
     moments, clips = [], []
     for result in decode_many([request] * (repeats + 1)):
         if isinstance(result, Failed):

@@ -121,6 +121,8 @@ def _decode_once(
 
     if model.pixels is None:
         raise SettingError("model", "features", "videos need towers that look at pixels")
-    settings = CacheSettings(frames=model.config.frames, size=model.pixels.size)
+    settings = CacheSettings(
+        frames=model.config.frames, size=model.pixels.size, resize_mode=model.pixels.resize_mode
+    )
     workers = workers or os.cpu_count() or 1
     fill_cache(videos, folder, settings, workers=workers, progress=progress)

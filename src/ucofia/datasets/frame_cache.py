@@ -35,6 +35,7 @@ from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.progress import Progress
+from ucofia.types import ResizeMode
 from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.sample import Rule, Sampling
@@ -51,6 +52,7 @@ class CacheSettings:
 
     frames: int = 12
     size: int = 224
+    resize_mode: ResizeMode = "shortest"
     rule: Rule = "uniform"
     quality: int | None = None  # JPEG's; None keeps every pixel as it was decoded
 
@@ -332,7 +334,14 @@ def decoded(
         if video.path is None:
             raise NoFramesError(video.id, "it has no file that could be decoded")
         sampling = sampling_of(video, settings)
-        requests.append(DecodeRequest(path=video.path, size=settings.size, sampling=sampling))
+        requests.append(
+            DecodeRequest(
+                path=video.path,
+                size=settings.size,
+                resize_mode=settings.resize_mode,
+                sampling=sampling,
+            )
+        )
     return zip(videos, decode_many(requests, workers=workers), strict=True)
 
 

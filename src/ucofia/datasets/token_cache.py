@@ -44,6 +44,7 @@ from ucofia.errors import AnnotationError, NoFramesError, SettingError
 from ucofia.model import Model
 from ucofia.progress import Progress
 from ucofia.provenance import hash_tensors
+from ucofia.types import ResizeMode
 from ucofia.video.decode_pool import Failed
 from ucofia.video.sample import Rule
 
@@ -66,13 +67,16 @@ class TokenSettings:
 
     tower: str  # fingerprint of the weights that frames pass
     size: int  # side of the crops in pixels
+    resize_mode: ResizeMode = "shortest"
     frames: int = 12
     rule: Rule = "uniform"
 
     @property
     def crops(self) -> CacheSettings:
         """How frames are chosen and cropped."""
-        return CacheSettings(frames=self.frames, size=self.size, rule=self.rule)
+        return CacheSettings(
+            frames=self.frames, size=self.size, resize_mode=self.resize_mode, rule=self.rule
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,11 @@ def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> To
     if model.pixels is None:
         raise SettingError("model", "features", "tokens need a tower that looks at pixels")
     return TokenSettings(
-        tower=vision_fingerprint(model), size=model.pixels.size, frames=frames, rule=rule
+        tower=vision_fingerprint(model),
+        size=model.pixels.size,
+        resize_mode=model.pixels.resize_mode,
+        frames=frames,
+        rule=rule,
     )
 
 
@@ -271,7 +279,7 @@ def _prepared(folder: Path, model: Model, settings: TokenSettings) -> TokenSetti
 
 
 def _require_same(folder: Path, holds: TokenSettings, asked: TokenSettings) -> None:
-    for name in ("tower", "size", "rule"):
+    for name in ("tower", "size", "resize_mode", "rule"):
         if getattr(holds, name) != getattr(asked, name):
             rule = (
                 f"the token cache {folder} was made with {getattr(holds, name)!r}; use the tower "

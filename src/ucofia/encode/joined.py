@@ -29,7 +29,7 @@ from ucofia.encode.clip_vision import MEAN, STD, ClipVision, ClipVisionConfig
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.encode.token_shift import unpacked
 from ucofia.errors import SettingError
-from ucofia.types import PixelSpec, TextBatch
+from ucofia.types import PixelSpec, ResizeMode, TextBatch
 
 FAMILY = "joined"
 LOGIT_SCALE = 3.912  # ln 50; a trained model carries its own
@@ -63,6 +63,7 @@ class JoinedBackbone(nn.Module):
         stop_words: Sequence[str] = ENGLISH_STOP_WORDS,
         card: str = "",
         reads: bool = False,
+        resize_mode: ResizeMode = "shortest",
     ) -> None:
         super().__init__()
         if reads and not isinstance(text, SentenceTower):
@@ -76,7 +77,8 @@ class JoinedBackbone(nn.Module):
         self.stop_words = frozenset(stop_words)
         self.width: int = width or vision.projection_dim
         self.token_width: int = vision.projection_dim
-        self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD)
+        self.resize_mode = resize_mode
+        self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD, resize_mode)
         self.logit_scale = LOGIT_SCALE
         self.frame_projection = nn.Linear(vision.projection_dim, width) if width else None
         self.sentence_projection = nn.Linear(text.width, self.width)
@@ -93,9 +95,8 @@ class JoinedBackbone(nn.Module):
         else:
             text = SentenceTower.from_description(values["text"], folder)
         vision = of_known(ClipVisionConfig, values["vision"])
-        reads = values.get("reads", False)  # not in models from before texts were read
-        stop_words = values["stop_words"]
-        return cls(vision, text, width=values["width"], stop_words=stop_words, reads=reads)
+        later = {name: values[name] for name in ("reads", "resize_mode") if name in values}
+        return cls(vision, text, width=values["width"], stop_words=values["stop_words"], **later)
 
     def describe(self) -> dict[str, Any]:
         """Return what rebuilds the backbone without weights."""
@@ -105,7 +106,9 @@ class JoinedBackbone(nn.Module):
             "text": self.text.describe(),
             "width": None if self.frame_projection is None else self.width,
             "stop_words": sorted(self.stop_words),
+            # Said only where it is not the default, so that older fingerprints stay.
             **({"reads": True} if self.reading_projection is not None else {}),
+            **({} if self.resize_mode == "shortest" else {"resize_mode": self.resize_mode}),
         }
 
     def assets(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ that an explanation needs neither the file nor a second pass.
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
 from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.crop import to_image
-from ucofia.video.decode_pool import Clip
+from ucofia.video.decode_pool import Clip, DecodeRequest
+from ucofia.video.sample import Sampling
 
 # Two frames of a segment are duplicates if in no square of this side their mean absolute
 # difference exceeds this many of 255 levels. docs/experiments.md has what that changes on real
@@ -29,11 +31,12 @@ THUMBNAIL_SIZE = 96
 THUMBNAIL_QUALITY = 75
 
 
-def crop_size(model: Model) -> int:
-    """Return the side in pixels of the crops a model takes; one of features takes none."""
+def decode_request(model: Model, path: Path | str, sampling: Sampling) -> DecodeRequest:
+    """Ask for frames of a file as a model takes them; one of features takes none."""
     if model.pixels is None:
         raise SettingError("model", "features", "it takes ready features and cannot see videos")
-    return model.pixels.size
+    size, mode = model.pixels.size, model.pixels.resize_mode
+    return DecodeRequest(path=path, size=size, resize_mode=mode, sampling=sampling)
 
 
 def batch_of(clips: Sequence[Clip], *, frames: int) -> VideoBatch:
@@ -141,7 +144,7 @@ def _rows(
             voting_frames=int(found.frame_mask[at].sum()),
             patch_positions=positions[at],
             grid_patches=grid_patches,
-            thumbnails=tuple(thumbnail(crop) for crop in clip.crops),
+            thumbnails=tuple(thumbnail(crop, clip.aspect_ratio) for crop in clip.crops),
             **{name: values[at] for name, values in halves.items()},
         )
         for at, (file, number, duration, clip) in enumerate(clips)
@@ -152,11 +155,13 @@ def _is_finite(row: SegmentRow) -> bool:
     return all(np.isfinite(values).all() for values in (row.video, row.frames, row.patches))
 
 
-def thumbnail(crop: UInt8[Array, "3 h x"]) -> bytes:
-    """Make a small JPEG of what the model saw."""
+def thumbnail(crop: UInt8[Array, "3 h x"], aspect_ratio: float = 1.0) -> bytes:
+    """Make a small JPEG of what the model saw, in its own proportions."""
     image = to_image(crop)
-    if max(image.size) > THUMBNAIL_SIZE:
-        image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
+    side = min(THUMBNAIL_SIZE, max(image.size))
+    shape = round(side * min(1.0, aspect_ratio)), round(side / max(1.0, aspect_ratio))
+    if shape != image.size:
+        image = image.resize(shape, Image.Resampling.BICUBIC)
     file = io.BytesIO()
     image.save(file, "JPEG", quality=THUMBNAIL_QUALITY)
     return file.getvalue()

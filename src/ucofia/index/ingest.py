@@ -366,7 +366,7 @@ class _Run:
             segment=self.store.settings.segment,
             most_segments=PART_SEGMENTS,
         )
-        return DecodeRequest(path=path, size=encode.crop_size(self.model), sampling=sampling)
+        return encode.decode_request(self.model, path, sampling)
 
     def _is_unchanged(self, file: FoundFile) -> bool:
         known = self.known.get(file.path)

@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
-from ucofia.index import encode_segments
 from ucofia.index.index import Index
 from ucofia.index.results.catalogue import Catalogue
 from ucofia.index.storage.schema import SegmentInfo
@@ -261,7 +260,6 @@ class Api:
         kind = uploads.content_type(request)
         uploads.require_type(kind)
         model = self.engine.index.model  # all that an index may have take the same crops
-        size = encode_segments.crop_size(model)
         # Counted before the first byte: files that only wait would fill the disk.
         if self._uploads > DECODING_MAY_WAIT:
             raise BusyError(self._uploads, UPLOAD_RETRY_SECONDS)
@@ -270,10 +268,9 @@ class Api:
             async with uploads.received(request) as path:
                 decode = partial(
                     uploads.decode_upload,
+                    model,
                     path,
                     kind,
-                    size=size,
-                    frames=model.config.frames,
                     limits=self.settings.upload_limits,
                 )
                 return await self.executors.decode.run(decode)

@@ -14,7 +14,9 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from ucofia.errors import RefusedError
-from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
+from ucofia.index import encode_segments
+from ucofia.model import Model
+from ucofia.video.decode_pool import Clip, decode_one
 from ucofia.video.image_worker import IMAGE_WORKER
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -52,9 +54,9 @@ async def received(request: Request) -> AsyncIterator[Path]:
         yield path
 
 
-def decode_upload(path: Path, kind: str, *, size: int, frames: int, limits: Limits) -> list[Clip]:
+def decode_upload(model: Model, path: Path, kind: str, *, limits: Limits) -> list[Clip]:
     """Decode an upload in a worker process, which may crash without harm."""
     command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
-    sampling = Sampling(frames=frames, segment="whole")
-    asked = DecodeRequest(path=path, size=size, sampling=sampling)
+    sampling = Sampling(frames=model.config.frames, segment="whole")
+    asked = encode_segments.decode_request(model, path, sampling)
     return list(decode_one(asked, limits=limits, command=command).clips)

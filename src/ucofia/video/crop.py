@@ -1,21 +1,34 @@
-"""The reference crop of a frame: short side to size by PIL's bicubic filter, then the centre.
+"""A frame as the square that a model looks at, resized by PIL's bicubic filter.
 
-This is what CLIP's own preprocessing did when the published models were trained, to the bit.
+Short side to size, then the centre: that is what CLIP's own preprocessing did when the published
+models were trained, to the bit. Or both sides to size: nothing is cut off.
 Beside it, whole frames are scaled down for display. Needs no torch, so that the processes
 that decode start quickly; `pixels` turns crops into network input.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
+
+if TYPE_CHECKING:  # costs torch, which processes that decode do without
+    from ucofia.types import ResizeMode
 
 # Resized to a short side of 224, a strip of 1 x 16000 pixels would take gigabytes, all but the
 # centre of them thrown away. No camera makes frames of this shape; they are cut first.
 MOST_ASPECT_RATIO = 16
 
 
-def crop(frame: UInt8[np.ndarray, "h x 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
-    """Resize the short side to `size` and cut the centre square out; colours come first."""
+def crop(
+    frame: UInt8[np.ndarray, "h x 3"], size: int, resize_mode: "ResizeMode" = "shortest"
+) -> UInt8[np.ndarray, "3 size size"]:
+    """Resize the short side to `size` and cut the centre out, or both sides; colours come first.
+
+    Both sides is `squash`: what is at the edges is seen, in other proportions.
+    """
+    if resize_mode == "squash":
+        return resize(frame, size, size)
     frame = limit_aspect_ratio(frame)
     height, width = resized_size(frame.shape[0], frame.shape[1], size)
     top, left = centre_offset(height, size), centre_offset(width, size)
@@ -35,6 +48,16 @@ def resize(
     image = Image.fromarray(limit_aspect_ratio(frame))
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def shown_aspect_ratio(
+    frame: UInt8[np.ndarray, "h x 3"], resize_mode: "ResizeMode" = "shortest"
+) -> float:
+    """Return width by height of what a crop shows, before it became a square."""
+    if resize_mode == "shortest":
+        return 1.0
+    height, width = limit_aspect_ratio(frame).shape[:2]
+    return float(width / height)
 
 
 def to_image(crop: UInt8[np.ndarray, "3 h x"]) -> Image.Image:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Full, Queue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -33,6 +33,9 @@ from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling, segments
 from ucofia.video.worker_process import VIDEO_WORKER, WorkerDied, WorkerProcess
 
+if TYPE_CHECKING:  # costs torch
+    from ucofia.types import ResizeMode
+
 _WATCHDOG_SECONDS = 0.1
 _REASONS = {
     error.__name__: error
@@ -42,10 +45,11 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """A file to decode: which frames, and the size of their crops."""
+    """A file to decode: which frames, and how they are made squares."""
 
     path: Path | str
     size: int  # side of a crop in pixels
+    resize_mode: "ResizeMode" = "shortest"
     sampling: Sampling = field(default_factory=Sampling)
     whole: bool = False  # whole frames instead of crops, with a short side of at most `size`
 
@@ -58,6 +62,7 @@ class Clip:
     end_second: float
     seconds: tuple[float, ...]
     crops: UInt8[np.ndarray, "f 3 h x"]  # squares, unless whole pictures were asked for
+    aspect_ratio: float = 1.0  # width by height of what a square shows, before it became one
 
 
 @dataclass(frozen=True)
@@ -261,6 +266,7 @@ def _request_clips(
         {
             "path": os.path.abspath(os.fsdecode(request.path)),
             "size": request.size,
+            "resize_mode": request.resize_mode,
             "whole": request.whole,
             "sampling": asdict(request.sampling),
         }
@@ -288,10 +294,19 @@ def _read_clips(
     height, width = map(int, header["picture"]) if request.whole else (size, size)
     if not 0 < min(height, width) <= max(height, width) <= MOST_ASPECT_RATIO * size:
         raise ValueError("a picture cannot be that large")
+    ratio = float(header["aspect_ratio"])
+    if not 1 / MOST_ASPECT_RATIO <= ratio <= MOST_ASPECT_RATIO:
+        raise ValueError("a picture cannot have that shape")
     crops = worker.read_array((len(seconds), 3, height, width))
     ends = np.cumsum(counts).tolist()
     clips = tuple(
-        Clip(float(start), float(end), seconds[last - count : last], crops[last - count : last])
+        Clip(
+            float(start),
+            float(end),
+            seconds[last - count : last],
+            crops[last - count : last],
+            ratio,
+        )
         for (start, end, count), last in zip(header["segments"], ends, strict=True)
     )
     warnings = tuple(str(warning) for warning in header["warnings"])

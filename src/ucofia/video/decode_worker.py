@@ -14,17 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from jaxtyping import UInt8
 
 from ucofia.errors import BrokenVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop, fitted_size, resize
+from ucofia.video.crop import crop, fitted_size, resize, shown_aspect_ratio
 from ucofia.video.decode import DecodedFrames, Keep, OpenVideo, Picture
 from ucofia.video.limits import Limits, is_picture
 from ucofia.video.sample import SampledSegment, Sampling, sample_frames
 from ucofia.video.seek_plan import Timeline
+
+if TYPE_CHECKING:  # costs torch
+    from ucofia.types import ResizeMode
 
 # (request, limits, heartbeat) -> (header, bytes of the crops)
 Handle = Callable[[Mapping[str, Any], Limits, Callable[[], None]], tuple[dict[str, Any], bytes]]
@@ -55,7 +58,14 @@ class RequestHandler:
             return still_picture(request, limits, heartbeat)
         values = request["sampling"]
         sampling = Sampling(**{**values, "seconds": tuple(values["seconds"])})
-        keep = _keep(request["size"], whole=request["whole"])
+        mode: ResizeMode = request["resize_mode"]
+        resized = _keep(request["size"], mode, whole=request["whole"])
+        ratios: list[float] = []
+
+        def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:
+            ratios.append(shown_aspect_ratio(frame, mode))
+            return resized(frame)
+
         try:
             decoded, chosen = self._decoded(path, sampling, keep, limits, heartbeat)
         except VideoError as error:
@@ -72,6 +82,7 @@ class RequestHandler:
             "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
             "seconds": decoded.seconds,
             "picture": decoded.frames[0].shape[1:],
+            "aspect_ratio": ratios[0],
             "warnings": decoded.warnings,
         }
         return header, np.stack(decoded.frames).tobytes()
@@ -124,9 +135,9 @@ def _identity(path: str) -> tuple[object, ...]:
     return path, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _keep(size: int, *, whole: bool) -> Keep:
+def _keep(size: int, resize_mode: "ResizeMode", *, whole: bool) -> Keep:
     if not whole:
-        return lambda frame: crop(frame, size)
+        return lambda frame: crop(frame, size, resize_mode)
     shape: tuple[int, int] | None = None
 
     def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ucofia.errors import NotAVideoError, UnreadableVideoError, VideoError, VideoLimitError
-from ucofia.video.crop import crop, fitted_size, resize
+from ucofia.video.crop import crop, fitted_size, resize, shown_aspect_ratio
 from ucofia.video.decode_worker import serve
 from ucofia.video.limits import Limits, opened_within, require_file
 
@@ -30,13 +30,16 @@ def answer(
     except VideoError as error:
         return {"error": type(error).__name__, "reason": error.reason}, b""
     size = int(request["size"])
-    is_whole = bool(request.get("whole"))
-    kept = resize(frame, *fitted_size(frame, size)) if is_whole else crop(frame, size)
+    if request.get("whole"):
+        kept = resize(frame, *fitted_size(frame, size))
+    else:
+        kept = crop(frame, size, request["resize_mode"])
     header = {
         "duration_seconds": 0.0,
         "segments": [[0, 0, 1]],
         "seconds": [0.0],
         "picture": kept.shape[1:],
+        "aspect_ratio": shown_aspect_ratio(frame, request["resize_mode"]),
         "warnings": [],
     }
     return header, kept.tobytes()

@@ -18,7 +18,9 @@ def crops(
     frames: Sequence[UInt8[np.ndarray, "_ _ 3"]], spec: PixelSpec
 ) -> UInt8[Tensor, "f 3 size size"]:
     """Crop frames exactly as the reference does; they may differ in size."""
-    return torch.from_numpy(np.stack([crop(frame, spec.size) for frame in frames]))
+    return torch.from_numpy(
+        np.stack([crop(frame, spec.size, spec.resize_mode) for frame in frames])
+    )
 
 
 def normalise(

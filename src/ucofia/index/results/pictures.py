@@ -92,7 +92,7 @@ def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
 def _best_frame(hit: "Hit") -> Image.Image:
     explained = hit.explain()
     best = max(range(len(explained.frames)), key=lambda at: explained.frames[at].weight)
-    return _thumbnail(explained, best, SHEET_FRAME)
+    return _on_square(_thumbnail(explained, best, SHEET_FRAME), SHEET_FRAME)
 
 
 def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
@@ -130,8 +130,7 @@ def _frames(
     pen.text((MARGIN, top - 30), title, INK, _font(17, bold=True))
     for at, frame in enumerate(explanation.frames):
         x = MARGIN + at * (size + 6)
-        picture = _thumbnail(explanation, at, size)
-        canvas.paste(picture, (x, top))
+        canvas.paste(_on_square(_thumbnail(explanation, at, size), size), (x, top))
         _frame_weight(pen, frame, x, top, size)
 
 
@@ -162,20 +161,21 @@ def _word(
     lit = [p for p in word.patches if p.frame == best.frame]
     if explanation.grid and best.row is not None:  # else it is the frame that fits, no part of it
         dark = ImageEnhance.Brightness(ImageEnhance.Color(picture).enhance(0.35)).enhance(0.45)
-        bright, picture, side = picture, dark, WORD_PICTURE / explanation.grid
+        bright, picture = picture, dark
+        wide, high = (length / explanation.grid for length in picture.size)
         for patch in lit:
             if patch.row is None or patch.column is None:
                 continue
             box = (
-                *(int(patch.column * side), int(patch.row * side)),
-                *(int((patch.column + 1) * side), int((patch.row + 1) * side)),
+                *(int(patch.column * wide), int(patch.row * high)),
+                *(int((patch.column + 1) * wide), int((patch.row + 1) * high)),
             )
             # A patch lights up as far as the word cares about it.
             cell = Image.blend(dark.crop(box), bright.crop(box), 0.35 + 0.65 * patch.weight)
             picture.paste(cell, (box[0], box[1]))
             if patch.weight >= 0.1:
                 ImageDraw.Draw(picture).rectangle(box, outline="#ffd43b", width=3)
-    canvas.paste(picture, (x, y))
+    canvas.paste(_on_square(picture, WORD_PICTURE), (x, y))
     label = _fitting(pen, word.word, _font(18, bold=True), WORD_PICTURE)
     pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
     share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
@@ -197,7 +197,16 @@ def _thumbnail(explanation: "Explanation", at: int, size: int) -> Image.Image:
     if at >= len(explanation.thumbnails):
         return Image.new("RGB", (size, size), RAIL)
     picture = Image.open(io.BytesIO(explanation.thumbnails[at])).convert("RGB")
-    return picture.resize((size, size), Image.Resampling.BICUBIC)
+    factor = size / max(picture.size)
+    shape = round(picture.width * factor), round(picture.height * factor)
+    return picture.resize(shape, Image.Resampling.BICUBIC)
+
+
+def _on_square(picture: Image.Image, size: int) -> Image.Image:
+    """Set a picture into the middle of a square."""
+    square = Image.new("RGB", (size, size), RAIL)
+    square.paste(picture, ((size - picture.width) // 2, (size - picture.height) // 2))
+    return square
 
 
 def _fitting(

@@ -23,7 +23,7 @@ from ucofia.index.storage.location import where
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
-from ucofia.video.decode_pool import Clip, DecodeRequest, decode_one
+from ucofia.video.decode_pool import Clip, decode_one
 from ucofia.video.sample import Sampling, Segment
 
 SEGMENTS_COMPARED_AT_ONCE = 512
@@ -141,5 +141,4 @@ def likeness(video: VideoFeatures, collection: Collection) -> Likeness:
 
 def _clips(place: str, model: Model, segment: Segment) -> list[Clip]:
     sampling = Sampling(frames=model.config.frames, segment=segment)
-    request = DecodeRequest(path=place, size=encode_segments.crop_size(model), sampling=sampling)
-    return list(decode_one(request).clips)
+    return list(decode_one(encode_segments.decode_request(model, place, sampling)).clips)

@@ -62,11 +62,11 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
   rest();
 }
 
-// A square cut from the middle of a frame, exactly what the model saw, with a veil over the
-// patches that a word did not choose.
+// Exactly what the model saw of a frame, in the proportions of its small picture (a square, if it
+// saw only the middle), with a veil over the patches that a word did not choose.
 function makeLens(hit, why) {
   const still = make("img", { alt: "" });
-  const veil = svg("svg", { viewBox: `0 0 ${why.grid || 1} ${why.grid || 1}`, "aria-hidden": "true" });
+  const veil = svg("svg", { viewBox: `0 0 ${why.grid || 1} ${why.grid || 1}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const element = make("div", { class: "lens" }, still, veil);
   const show = (at, patches) => {
     const frame = why.frames[at];
@@ -75,6 +75,7 @@ function makeLens(hit, why) {
     const sharp = hit.thumbnail.replace(hit.segment, why.segment).replace(/second=[\d.]+/, `second=${frame.second.toFixed(2)}&size=large`);
     if (still.dataset.at !== String(at)) {
       still.dataset.at = String(at);
+      still.onload = () => { element.style.aspectRatio = `${still.naturalWidth} / ${still.naturalHeight}`; still.onload = null; };
       still.src = frame.picture;
       const coming = new Image();
       coming.onload = () => { if (still.dataset.at === String(at)) still.src = sharp; };
