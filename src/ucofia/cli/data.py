@@ -28,6 +28,10 @@ DatasetArgument = Annotated[str, typer.Argument(help="A data set: see `ucofia da
 QualityOption = Annotated[
     int | None, typer.Option(help="JPEG quality; lossless without it.", min=1, max=100)
 ]
+ResizeModeOption = Annotated[
+    Literal["shortest", "squash"],
+    typer.Option(help="Cut out the centre, as CLIP does, or squash whole frames (the starter)."),
+]
 RuleOption = Annotated[
     Literal["uniform", "authors"],
     typer.Option(help="Which frames: evenly spaced, or as in the authors' code."),
@@ -90,6 +94,7 @@ def cache(
     data: DataOption = None,
     frames: Annotated[int, typer.Option(help="Frames kept per video.", min=1)] = 12,
     size: Annotated[int, typer.Option(help="Side of the crops in pixels.", min=1)] = 224,
+    resize_mode: ResizeModeOption = "shortest",
     rule: RuleOption = "uniform",
     quality: QualityOption = None,
     splits: SplitsOption = "train,val,test",
@@ -104,7 +109,9 @@ def cache(
     from ucofia.datasets.registry import open_data
 
     videos = _videos(open_data(name, data).dataset, splits)
-    settings = CacheSettings(frames=frames, size=size, rule=rule, quality=quality)
+    settings = CacheSettings(
+        frames=frames, size=size, resize_mode=resize_mode, rule=rule, quality=quality
+    )
     with progress_bar() as progress:
         report = fill_cache(videos, out, settings, workers=workers, progress=progress)
     return _cache_report(report, out, json=json)

@@ -54,7 +54,7 @@ def train_data(
         return TrainData(dataset, stored.of(model.config))
     if opened.frames is not None:
         return TrainData(dataset, opened.frames, opened.train_groups)
-    folder = _cache_folder(data, cache)
+    folder = _cache_folder(data, cache, model)
     videos = [video for split in dataset.splits for video in split.videos]
     if world.is_first:
         _decode_once(videos, folder, model, workers=workers, progress=progress)
@@ -92,7 +92,7 @@ def evaluation_frames(
         cached = open_tokens(tokens).of(model.config)
         cached.require(model)
     else:
-        folder = _cache_folder(data, cache)
+        folder = _cache_folder(data, cache, model)
         videos = needed_videos(dataset, options)
         _decode_once(videos, folder, model, workers=options.workers, progress=progress)
         cached = open_cache(folder)
@@ -102,10 +102,11 @@ def evaluation_frames(
     return keep_videos(dataset, kept), cached, replace(options, available=set(cached.videos))
 
 
-def _cache_folder(data: Path | None, cache: Path | None) -> Path:
-    """Return where the frames of a data set are kept."""
+def _cache_folder(data: Path | None, cache: Path | None, model: "Model") -> Path:
+    """Return where the frames of a data set are kept; whole frames beside those cut out."""
     assert data is not None  # only `shapes` does without a folder, and it has frames
-    return cache or data / ".ucofia-cache"
+    is_squashed = model.pixels is not None and model.pixels.resize_mode == "squash"
+    return cache or data / (".ucofia-cache-squash" if is_squashed else ".ucofia-cache")
 
 
 def _decode_once(

@@ -63,7 +63,9 @@ DataOption = Annotated[
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option(help="Folder for decoded frames. Default: .ucofia-cache in the data set's."),
+    typer.Option(
+        help="Folder for decoded frames. Default: .ucofia-cache in the data set's, or .ucofia-cache-squash."
+    ),
 ]
 WorkersOption = Annotated[
     int, typer.Option(help="Processes that load frames, and that decode (0: all cores).", min=0)
