@@ -64,7 +64,8 @@ DataOption = Annotated[
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for decoded frames. Default: .ucofia-cache in the data set's, or .ucofia-cache-squash."
+        help="Folder for decoded frames. Default: .ucofia-cache, or .ucofia-cache-squash where "
+        "the model takes whole frames, in the data set's."
     ),
 ]
 WorkersOption = Annotated[
