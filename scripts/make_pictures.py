@@ -26,7 +26,7 @@ from ucofia.package_files import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path(tempfile.gettempdir(), "ucofia-pictures")
-WHY = "a white cockatoo"
+WHY = "a white parrot"
 GOOD = (WHY, "a cartoon rabbit in a meadow", "a man talks in a car", "galaxies in space")
 BAD = ("a man gets out of a car", "two cats", "a bicycle falls over")
 PAGE = "a cartoon rabbit in a meadow"
