@@ -660,7 +660,8 @@ def test_a_long_film_is_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def asked(first: int, most: int | None) -> tuple[list[Any], bytes]:
         sampling = vars(Sampling(frames=3, segment=9.0, first_segment=first, most_segments=most))
-        request = {"path": str(path), "size": 32, "whole": False, "sampling": sampling}
+        request = {"path": str(path), "size": 32, "resize_mode": "shortest"}
+        request |= {"whole": False, "sampling": sampling}
         header, crops = answer(request, Limits(), beat)
         return header["segments"], crops
 
