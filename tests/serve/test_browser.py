@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,28 @@ def test_why_shows_what_each_word_saw(visit: Callable[..., Page]) -> None:
     assert "Point at a word" in page.inner_text(".drawer .looked >> nth=0")
     page.keyboard.press("w")
     assert not page.locator(".drawer").is_visible()
+
+
+def test_patches_keep_to_the_small_picture_where_that_comes_late(
+    visit: Callable[..., Page],
+) -> None:
+    page = visit()
+    search(page, QUERY)
+    page.click(".card h3 a >> nth=0")
+    page.wait_for_selector(".viewer[open]")
+
+    def late(route: Any) -> None:
+        time.sleep(0.5)
+        route.continue_()
+
+    page.route("**/media/*/frames/*", late)
+    page.keyboard.press("w")
+    page.wait_for_function(
+        "() => { const still = document.querySelector('.lens img');"
+        " return still?.complete && still.src.includes('size=large'); }"
+    )
+    box = page.locator(".lens").bounding_box()  # this model sees the middle of a frame in 16:9
+    assert box["width"] == pytest.approx(box["height"], rel=0.02)
 
 
 def test_what_the_browser_cannot_play_is_shown_as_pictures(visit: Callable[..., Page]) -> None:

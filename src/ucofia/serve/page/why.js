@@ -68,18 +68,23 @@ function makeLens(hit, why) {
   const still = make("img", { alt: "" });
   const veil = svg("svg", { viewBox: `0 0 ${why.grid || 1} ${why.grid || 1}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const element = make("div", { class: "lens" }, still, veil);
+  let turn = 0;
   const show = (at, patches) => {
     const frame = why.frames[at];
     if (!frame) return;
-    // The small square first, then the same moment as sharp as the video has it.
+    // The small picture first, whose shape counts, then the same moment as sharp as the video has it.
     const sharp = hit.thumbnail.replace(hit.segment, why.segment).replace(/second=[\d.]+/, `second=${frame.second.toFixed(2)}&size=large`);
     if (still.dataset.at !== String(at)) {
       still.dataset.at = String(at);
-      still.onload = () => { element.style.aspectRatio = `${still.naturalWidth} / ${still.naturalHeight}`; still.onload = null; };
-      still.src = frame.picture;
+      const mine = turn += 1;
       const coming = new Image();
-      coming.onload = () => { if (still.dataset.at === String(at)) still.src = sharp; };
       coming.src = sharp;
+      still.onload = () => {
+        still.onload = null;
+        element.style.aspectRatio = `${still.naturalWidth} / ${still.naturalHeight}`;
+        coming.decode().then(() => { if (mine === turn) still.src = sharp; }, () => {}); // the file may be gone
+      };
+      still.src = frame.picture;
     }
     const placed = patches.filter((patch) => patch.row !== null && why.grid);
     if (!placed.length) { veil.replaceChildren(); return; }
