@@ -11,7 +11,7 @@ A mask is True where the entry is real and False where it is padding.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -146,6 +146,12 @@ class PixelSpec:
     std: tuple[float, float, float]
     # Not in `repr`, which older fingerprints contain; those of today contain `describe()`.
     resize_mode: ResizeMode = field(default="shortest", repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a mode that there is not: settings of a model are read from its folder."""
+        known = get_args(ResizeMode)
+        if self.resize_mode not in known:
+            raise SettingError("resize_mode", self.resize_mode, f"choose {' or '.join(known)}")
 
 
 def _require_real_rows(mask: Bool[Tensor, "n m"], what: str) -> None:

@@ -68,7 +68,8 @@ def test_no_square_differs_more_than_stated(kinds: list[tuple[int, int]]) -> Non
 
 def clip_of(*seeds: int) -> Clip:
     frames = np.stack([picture(seed, 12) for seed in seeds])
-    return Clip(0.0, float(len(seeds)), tuple(map(float, range(len(seeds)))), frames)
+    seconds, ratios = tuple(map(float, range(len(seeds)))), (1.0,) * len(seeds)
+    return Clip(0.0, float(len(seeds)), seconds, frames, ratios)
 
 
 @pytest.fixture

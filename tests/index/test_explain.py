@@ -1,6 +1,7 @@
 """The evidence adds up, and points at the right second and the right corner."""
 
 import errno
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from fakes import COLOURS, SIZE, clip, colour_model
 from PIL import Image
 
 from ucofia.errors import FileWriteError, NotInIndexError, SettingError
+from ucofia.index.encode_segments import thumbnail
 from ucofia.index.index import Index
+from ucofia.index.results.pictures import draw_explanation
 from ucofia.presets import CLIP_STRAIGHT, ZERO_SHOT
 from ucofia.video.write_video import write_mp4
 
@@ -71,6 +74,17 @@ def test_the_picture_shows_the_lit_patch(index: Index, tmp_path: Path) -> None:
     bright_yellow = (pixels[..., 0] > 180) & (pixels[..., 1] > 150) & (pixels[..., 2] < 110)
     assert bright_yellow.sum() > 500
     assert pixels.shape[1] == 1200
+
+
+@pytest.mark.parametrize(("side", "ratio"), [(8, 16.0), (8, 1 / 16), (96, 16.0), (224, 1 / 16)])
+def test_strips_have_small_pictures_which_can_be_drawn(index: Index, side, ratio) -> None:
+    made = thumbnail(np.zeros((3, side, side), dtype=np.uint8), ratio)
+    width, height = Image.open(io.BytesIO(made)).size
+    assert max(width, height) == min(side, 96)
+    assert min(width, height) == max(1, min(side, 96) // 16)
+    why = index.search("yellow")[0].explain()
+    many = replace(why, frames=why.frames * 15, thumbnails=(made,) * 15 * len(why.frames))
+    assert len(many.frames) == 180 and draw_explanation(many).width == 1200
 
 
 def test_a_name_of_several_lines_is_drawn(tmp_path: Path) -> None:

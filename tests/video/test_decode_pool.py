@@ -63,6 +63,15 @@ ACTOR = """
         if name.startswith("vast"):
             header, crops = good({**request, "path": GOOD}, limits, heartbeat)
             return {**header, "picture": [1 << 20, 1 << 20]}, crops
+        if name.startswith("strange"):
+            header, crops = good({**request, "path": GOOD}, limits, heartbeat)
+            _, key, value = name.split("-")
+            shown = {"inf": float("inf"), "nan": float("nan"), "huge": 10**400}[value]
+            if key == "segments":
+                return {**header, key: [[0.0, 1.0, shown]]}, crops
+            changed = {"picture": [shown] * 2, "duration_seconds": shown}
+            changed["aspect_ratios"] = [shown] * len(header["seconds"])
+            return {**header, key: changed[key]}, crops
         if name.startswith("flood"):
             try:
                 while True:
@@ -131,7 +140,21 @@ def test_squashed_frames_say_what_shape_they_had(clip) -> None:
     frames = frames_at(clip, [0.0, 1.3]).frames  # of 64 x 48 pixels
     (made,) = squashed.clips
     np.testing.assert_array_equal(made.crops, [crop(frame, 16, "squash") for frame in frames])
-    assert (plain.clips[0].aspect_ratio, made.aspect_ratio) == (1.0, 64 / 48)
+    assert plain.clips[0].aspect_ratios == (1.0, 1.0)
+    assert made.aspect_ratios == (64 / 48, 64 / 48)
+
+
+def test_a_frame_has_its_own_shape_in_a_video_that_changes_its_size(tmp_path) -> None:
+    wide = write_clip(tmp_path / "wide.ts", codec="mpeg2video", size=(64, 32), rate=25)
+    tall = write_clip(tmp_path / "tall.ts", codec="mpeg2video", size=(32, 64), rate=25)
+    both = tmp_path / "both.ts"
+    both.write_bytes(wide.read_bytes() + tall.read_bytes())
+    asked = DecodeRequest(path=both, size=SIZE, resize_mode="squash", sampling=Sampling(frames=8))
+    (found,) = decode_many([asked])
+    (made,) = found.clips
+    assert set(made.aspect_ratios) == {2.0, 0.5} and made.aspect_ratios[0] == 2.0
+    sizes = frames_at(both, made.seconds).sizes
+    assert made.aspect_ratios == tuple(width / height for height, width in sizes)
 
 
 def test_segments_become_clips_with_their_own_frames(clip) -> None:
@@ -184,6 +207,18 @@ def test_whole_pictures_keep_their_shape_and_come_small(clip, actor) -> None:
     pictures = [resize(frame, 16, 20) for frame in frames_at(clip, [0.0, 1.3]).frames]
     np.testing.assert_array_equal(result.clips[0].crops, pictures)
     assert isinstance(vast.error, DecoderDiedError)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "huge"])
+def test_numbers_that_are_none_cost_one_file(actor, value) -> None:
+    keys = ("segments", "picture", "duration_seconds", "aspect_ratios")
+    names = [f"strange-{key}-{value}" for key in keys]
+    asked = [replace(request(name), whole=True) for name in (*names, "fine")]
+    *strange, fine = decode_many(asked, command=actor)
+    assert [result.error.reason for result in strange] == [
+        "the decoder sent an invalid answer on it"
+    ] * len(names)
+    assert isinstance(fine, Decoded)
 
 
 def test_what_a_library_prints_does_not_disturb(actor) -> None:

@@ -1,14 +1,16 @@
 import os
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
+from ucofia.errors import SettingError
 from ucofia.types import PixelSpec
-from ucofia.video.crop import crop, fitted_size, resize, shown_aspect_ratio
+from ucofia.video.crop import crop, fitted_size, limit_aspect_ratio, resize, shown_aspect_ratio
 from ucofia.video.pixels import normalise
 
 SHARED = Path(os.environ.get("UCOFIA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -43,9 +45,30 @@ def test_squashed_frames_show_what_the_centre_leaves_out() -> None:
     assert squashed.shape == (3, 32, 32)
     np.testing.assert_array_equal(squashed, resize(frame, 32, 32))
     assert squashed[:, :, :3].min() == 255 and not squashed[:, :, 6:].any()
-    assert (shown_aspect_ratio(frame), shown_aspect_ratio(frame, "squash")) == (1.0, 160 / 90)
-    strip = np.zeros((4, 640, 3), dtype=np.uint8)
-    assert shown_aspect_ratio(strip, "squash") == 16.0
+
+
+@pytest.mark.parametrize("shape", [(90, 160), (160, 90), (4, 640), (640, 4), (30, 30), (1, 40)])
+def test_the_shape_of_a_squashed_frame_is_that_of_what_it_shows(shape) -> None:
+    height, width = limit_aspect_ratio(noise(*shape)).shape[:2]
+    assert shown_aspect_ratio(*shape) == 1.0
+    assert shown_aspect_ratio(*shape, "squash") == width / height
+
+
+@pytest.mark.parametrize("shape", [(90, 160), (160, 90), (9, 300), (300, 9)])
+def test_a_squashed_frame_is_resized_horizontally_first_whatever_pillow_does(shape) -> None:
+    frame = limit_aspect_ratio(noise(*shape))
+    wide = Image.fromarray(frame).resize((32, len(frame)), Image.Resampling.BICUBIC)
+    expected = np.asarray(wide.resize((32, 32), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(crop(noise(*shape), 32, "squash"), expected)
+
+
+def test_a_way_of_making_squares_that_there_is_not_is_refused() -> None:
+    jaxtyping.config.update("jaxtyping_disable", True)  # it would be the first to refuse
+    try:
+        with pytest.raises(SettingError, match="choose shortest or squash"):
+            PixelSpec(8, CLIP_MEAN, CLIP_STD, "bars")
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def cubic(distance: float) -> float:

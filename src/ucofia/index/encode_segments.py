@@ -144,7 +144,7 @@ def _rows(
             voting_frames=int(found.frame_mask[at].sum()),
             patch_positions=positions[at],
             grid_patches=grid_patches,
-            thumbnails=tuple(thumbnail(crop, clip.aspect_ratio) for crop in clip.crops),
+            thumbnails=tuple(map(thumbnail, clip.crops, clip.aspect_ratios)),
             **{name: values[at] for name, values in halves.items()},
         )
         for at, (file, number, duration, clip) in enumerate(clips)
@@ -159,7 +159,8 @@ def thumbnail(crop: UInt8[Array, "3 h x"], aspect_ratio: float = 1.0) -> bytes:
     """Make a small JPEG of what the model saw, in its own proportions."""
     image = to_image(crop)
     side = min(THUMBNAIL_SIZE, max(image.size))
-    shape = round(side * min(1.0, aspect_ratio)), round(side / max(1.0, aspect_ratio))
+    width, height = side * min(1.0, aspect_ratio), side / max(1.0, aspect_ratio)
+    shape = max(1, round(width)), max(1, round(height))
     if shape != image.size:
         image = image.resize(shape, Image.Resampling.BICUBIC)
     file = io.BytesIO()

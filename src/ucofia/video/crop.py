@@ -27,10 +27,11 @@ def crop(
 
     Both sides is `squash`: what is at the edges is seen, in other proportions.
     """
-    if resize_mode == "squash":
-        return resize(frame, size, size)
     frame = limit_aspect_ratio(frame)
-    height, width = resized_size(frame.shape[0], frame.shape[1], size)
+    if resize_mode == "squash":
+        height = width = size
+    else:
+        height, width = resized_size(frame.shape[0], frame.shape[1], size)
     top, left = centre_offset(height, size), centre_offset(width, size)
     # Horizontally first, always: newer versions of Pillow begin with the longer axis of tall
     # frames, which gives other numbers. Columns that are cut away need no second step.
@@ -50,14 +51,11 @@ def resize(
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def shown_aspect_ratio(
-    frame: UInt8[np.ndarray, "h x 3"], resize_mode: "ResizeMode" = "shortest"
-) -> float:
-    """Return width by height of what a crop shows, before it became a square."""
-    if resize_mode == "shortest":
+def shown_aspect_ratio(height: int, width: int, resize_mode: "ResizeMode" = "shortest") -> float:
+    """Return width by height of what the crop of a frame shows, before it became a square."""
+    if resize_mode != "squash":
         return 1.0
-    height, width = limit_aspect_ratio(frame).shape[:2]
-    return float(width / height)
+    return min(max(width / height, 1 / MOST_ASPECT_RATIO), float(MOST_ASPECT_RATIO))
 
 
 def to_image(crop: UInt8[np.ndarray, "3 h x"]) -> Image.Image:

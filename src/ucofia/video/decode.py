@@ -26,6 +26,7 @@ from ucofia.video.seek_plan import PacketIndex, Timeline, timeline, visible_tick
 Picture = UInt8[np.ndarray, "*picture"]
 Choose = Callable[[Timeline], Sequence[int]]
 Keep = Callable[[UInt8[np.ndarray, "h x 3"]], Picture]
+_Kept = tuple[Picture, tuple[int, int]]  # and its size before
 
 # Above this the packets are read from the file again instead of being kept.
 _HELD_BYTES = 128 << 20
@@ -38,6 +39,7 @@ class DecodedFrames:
     times: Timeline  # of all frames of the file
     seconds: tuple[float, ...]
     frames: tuple[Picture, ...]
+    sizes: tuple[tuple[int, int], ...]  # height and width of each frame before `keep`
     warnings: tuple[str, ...]
 
 
@@ -178,7 +180,7 @@ class OpenVideo:
         # container that has their moments in another order has them wrongly dealt, not wrong.
         return self._timeline(sorted(ticks), last_duration), failures
 
-    def _pictures(self, numbers: Sequence[int], keep: Keep) -> dict[int, Picture]:
+    def _pictures(self, numbers: Sequence[int], keep: Keep) -> dict[int, _Kept]:
         """Decode on from where the part before ended, or from the beginning to go back."""
         wanted, last, pictures = set(numbers), max(numbers), {}
         if self._running is None or min(numbers) < self._taken:
@@ -231,21 +233,24 @@ class OpenVideo:
             )
         return numbers
 
-    def _picture(self, frame: Any, keep: Keep) -> Picture:
+    def _picture(self, frame: Any, keep: Keep) -> _Kept:
         demux.require_pixels(self.path, frame.width, frame.height, self._limits)
-        return keep(demux.to_upright_rgb(frame))
+        upright = demux.to_upright_rgb(frame)
+        height, width = upright.shape[:2]
+        return keep(upright), (height, width)
 
     def _result(
         self,
         times: Timeline,
         numbers: Sequence[int],
-        pictures: Mapping[int, Picture],
+        pictures: Mapping[int, _Kept],
         failures: int,
     ) -> DecodedFrames:
         return DecodedFrames(
             times=times,
             seconds=tuple(float(times.seconds[number]) for number in numbers),
-            frames=tuple(pictures[number] for number in numbers),
+            frames=tuple(pictures[number][0] for number in numbers),
+            sizes=tuple(pictures[number][1] for number in numbers),
             warnings=tuple(_warnings(demux.container_seconds(self._stream), times, failures)),
         )
 

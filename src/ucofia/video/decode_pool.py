@@ -62,7 +62,8 @@ class Clip:
     end_second: float
     seconds: tuple[float, ...]
     crops: UInt8[np.ndarray, "f 3 h x"]  # squares, unless whole pictures were asked for
-    aspect_ratio: float = 1.0  # width by height of what a square shows, before it became one
+    # Of each frame: width by height of what its square shows, before it became one.
+    aspect_ratios: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ def _request_clips(
             error = _REASONS[header["error"]]
             return Failed(request, error(request.path, str(header["reason"])))
         return _read_clips(request, header, worker, limits)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # JSON has infinities
         raise WorkerDied from error
 
 
@@ -294,8 +295,9 @@ def _read_clips(
     height, width = map(int, header["picture"]) if request.whole else (size, size)
     if not 0 < min(height, width) <= max(height, width) <= MOST_ASPECT_RATIO * size:
         raise ValueError("a picture cannot be that large")
-    ratio = float(header["aspect_ratio"])
-    if not 1 / MOST_ASPECT_RATIO <= ratio <= MOST_ASPECT_RATIO:
+    ratios = tuple(float(ratio) for ratio in header["aspect_ratios"])
+    are_shapes = (1 / MOST_ASPECT_RATIO <= ratio <= MOST_ASPECT_RATIO for ratio in ratios)
+    if len(ratios) != len(seconds) or not all(are_shapes):
         raise ValueError("a picture cannot have that shape")
     crops = worker.read_array((len(seconds), 3, height, width))
     ends = np.cumsum(counts).tolist()
@@ -305,7 +307,7 @@ def _read_clips(
             float(end),
             seconds[last - count : last],
             crops[last - count : last],
-            ratio,
+            ratios[last - count : last],
         )
         for (start, end, count), last in zip(header["segments"], ends, strict=True)
     )

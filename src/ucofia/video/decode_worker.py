@@ -59,13 +59,7 @@ class RequestHandler:
         values = request["sampling"]
         sampling = Sampling(**{**values, "seconds": tuple(values["seconds"])})
         mode: ResizeMode = request["resize_mode"]
-        resized = _keep(request["size"], mode, whole=request["whole"])
-        ratios: list[float] = []
-
-        def keep(frame: UInt8[np.ndarray, "h x 3"]) -> Picture:
-            ratios.append(shown_aspect_ratio(frame, mode))
-            return resized(frame)
-
+        keep = _keep(request["size"], mode, whole=request["whole"])
         try:
             decoded, chosen = self._decoded(path, sampling, keep, limits, heartbeat)
         except VideoError as error:
@@ -82,7 +76,7 @@ class RequestHandler:
             "segments": [[s.start_second, s.end_second, len(s.numbers)] for s in chosen],
             "seconds": decoded.seconds,
             "picture": decoded.frames[0].shape[1:],
-            "aspect_ratio": ratios[0],
+            "aspect_ratios": [shown_aspect_ratio(*size, mode) for size in decoded.sizes],
             "warnings": decoded.warnings,
         }
         return header, np.stack(decoded.frames).tobytes()

@@ -29,17 +29,18 @@ def answer(
         frame = _frame(str(request["path"]), limits)
     except VideoError as error:
         return {"error": type(error).__name__, "reason": error.reason}, b""
-    size = int(request["size"])
+    size, mode = int(request["size"]), request["resize_mode"]
+    height, width = frame.shape[:2]
     if request.get("whole"):
         kept = resize(frame, *fitted_size(frame, size))
     else:
-        kept = crop(frame, size, request["resize_mode"])
+        kept = crop(frame, size, mode)
     header = {
         "duration_seconds": 0.0,
         "segments": [[0, 0, 1]],
         "seconds": [0.0],
         "picture": kept.shape[1:],
-        "aspect_ratio": shown_aspect_ratio(frame, request["resize_mode"]),
+        "aspect_ratios": [shown_aspect_ratio(height, width, mode)],
         "warnings": [],
     }
     return header, kept.tobytes()

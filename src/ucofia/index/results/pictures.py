@@ -198,7 +198,7 @@ def _thumbnail(explanation: "Explanation", at: int, size: int) -> Image.Image:
         return Image.new("RGB", (size, size), RAIL)
     picture = Image.open(io.BytesIO(explanation.thumbnails[at])).convert("RGB")
     factor = size / max(picture.size)
-    shape = round(picture.width * factor), round(picture.height * factor)
+    shape = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
     return picture.resize(shape, Image.Resampling.BICUBIC)
 
 
