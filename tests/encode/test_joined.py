@@ -13,6 +13,7 @@ from ucofia import checkpoint
 from ucofia.datasets.token_cache import settings_of, vision_fingerprint
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.lora import tower_fingerprint
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
@@ -99,6 +100,9 @@ def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
     assert index.add(clip).added == 1
     seen = Image.open(io.BytesIO(index.search("a")[0].explain().thumbnails[0]))
     assert seen.size == (32, 24)
+    # An adapter that was trained on one of them is none of the other's.
+    assert tower_fingerprint(squashing.backbone) != tower_fingerprint(centre.backbone)
+    assert tower_fingerprint(loaded.backbone) == tower_fingerprint(squashing.backbone)
 
 
 def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:

@@ -84,8 +84,14 @@ def is_adapted(module: nn.Module) -> bool:
 
 
 def tower_fingerprint(backbone: nn.Module) -> str:
-    """Identify the weights of towers; parts that start untrained do not count."""
+    """Identify the weights of towers, and a way of making squares that is not CLIP's.
+
+    Parts that start untrained do not count.
+    """
     digest = hashlib.sha256()
+    pixels: Any = getattr(backbone, "pixels", None)  # a vision tower by itself has none
+    if pixels is not None and pixels.resize_mode != "shortest":
+        digest.update(pixels.resize_mode.encode())
     fresh: Any = backbone.fresh
     state = backbone.state_dict()
     hash_tensors(digest, {n: t for n, t in state.items() if not is_in(n, fresh)})
