@@ -457,6 +457,7 @@ class ModelMismatchError(UCoFiAError):
         *,
         source: str = "",  # where the model in use was loaded from, if it was
         is_alike: bool = False,
+        is_later: bool = False,  # of the same name: the first one is not there any more
     ) -> None:
         self.path, self.built_with, self.loaded = path, built_with, loaded
         place = shlex.quote(str(path)) if is_alike else "NEW_FOLDER"
@@ -465,8 +466,13 @@ class ModelMismatchError(UCoFiAError):
             advice = "both encode videos alike. Let the second answer from now on: "
             advice += command if source else "index.use_model(model)"
         else:
-            advice = "their vectors cannot be compared. Use the first model, or make another "
-            advice += "index: " + (command if source else "Index.create(new_folder, model)")
+            advice = "their vectors cannot be compared. "
+            advice += (
+                "The model has changed since; make the index again: "
+                if is_later
+                else "Use the first model, or make another index: "
+            )
+            advice += command if source else "Index.create(new_folder, model)"
         super().__init__(
             f"the index {path} was built with the model {built_with}, but {loaded} is in use; "
             f"{advice}"

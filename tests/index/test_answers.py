@@ -216,6 +216,14 @@ def test_sampled_texts_come_from_all_over_the_bank() -> None:
             "ucofia index FOLDER --index NEW_FOLDER --model tiny",
         ),
         (
+            errors.ModelMismatchError(
+                "x.index", "starter (a1)", "starter (b2)", source="starter", is_later=True
+            ),
+            "the index x.index was built with the model starter (a1), but starter (b2) is in "
+            "use; their vectors cannot be compared. The model has changed since; make the index "
+            "again: ucofia index FOLDER --index NEW_FOLDER --model starter",
+        ),
+        (
             errors.NotInIndexError("x.index", "a.mp4"),
             "a.mp4 is not in the index x.index. What is: ucofia export rows.csv --index x.index; "
             "to add a file: ucofia index FILE --index x.index",

@@ -11,6 +11,9 @@ import pytest
 from fakes import BANK, clip, colour_model
 from forked import Nursery
 
+import ucofia
+from tests.train.tiny_training import tiny_model
+from ucofia import checkpoint
 from ucofia.errors import (
     DamagedIndexError,
     ForeignFolderError,
@@ -117,6 +120,15 @@ def test_a_newer_format_is_refused_with_advice(folder: Path) -> None:
 def test_another_model_is_refused(folder: Path) -> None:
     with pytest.raises(ModelMismatchError, match="their vectors cannot be compared"):
         Index.open(folder, colour_model(CLIP_STRAIGHT))
+
+
+def test_a_model_that_has_changed_is_not_asked_for_as_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    checkpoint.save(tiny_model(), place)
+    Index.create(tmp_path / "index", ucofia.load(str(place)))
+    checkpoint.save(tiny_model(seed=1), place)
+    with pytest.raises(ModelMismatchError, match="The model has changed since; make the index"):
+        _ = Index.open(tmp_path / "index").model
 
 
 def test_an_index_of_a_nameless_model_wants_the_model(folder: Path) -> None:

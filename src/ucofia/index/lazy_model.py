@@ -40,7 +40,10 @@ def require_same_model(path: str, settings: IndexSettings, model: Model) -> None
         built = f"{settings.model} ({settings.fingerprint})".strip()
         loaded = f"{model.source or 'another'} ({fingerprint})"
         is_alike = model.video_fingerprint() == settings.video_fingerprint
-        raise ModelMismatchError(path, built, loaded, source=model.source, is_alike=is_alike)
+        is_later = bool(model.source) and model.source == settings.model
+        raise ModelMismatchError(
+            path, built, loaded, source=model.source, is_alike=is_alike, is_later=is_later
+        )
 
 
 def is_gone(name: str) -> bool:
