@@ -1,6 +1,7 @@
 """A vision tower and a text tower of different origin share one space."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from PIL import Image
 from tests.test_checkpoint import bert_folder
 from tests.video.made_clips import write_clip
 from ucofia import checkpoint
-from ucofia.datasets.token_cache import settings_of, vision_fingerprint
+from ucofia.datasets.frame_cache import CacheSettings, fill_cache
+from ucofia.datasets.token_cache import (
+    fill_tokens,
+    open_tokens,
+    settings_of,
+    vision_fingerprint,
+)
+from ucofia.datasets.types import VideoItem
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.lora import tower_fingerprint
@@ -103,6 +111,29 @@ def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
     # An adapter that was trained on one of them is none of the other's.
     assert tower_fingerprint(squashing.backbone) != tower_fingerprint(centre.backbone)
     assert tower_fingerprint(loaded.backbone) == tower_fingerprint(squashing.backbone)
+
+
+def test_caches_from_before_there_were_whole_frames_are_of_the_centre(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    centre = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT).eval()
+    backbone = JoinedBackbone(VISION, text, width=10, resize_mode="squash")
+    backbone.load_state_dict(centre.backbone.state_dict())
+    squashing = Model(backbone, ZERO_SHOT).eval()
+    assert vision_fingerprint(squashing) == vision_fingerprint(centre)  # so only the mode tells
+    tokens, frames = tmp_path / "tokens", tmp_path / "frames"
+    video = VideoItem("a", path=write_clip(tmp_path / "a.mp4"))
+    assert fill_tokens([video], tokens, lambda: centre).added == 1
+    assert fill_cache([video], frames, CacheSettings(size=32)).added == 1
+    for settings in (tokens / "tokens.json", frames / "cache.json"):
+        stored = json.loads(settings.read_text())
+        assert stored.pop("resize_mode") == "shortest"
+        settings.write_text(json.dumps(stored))
+    open_tokens(tokens).require(centre)
+    with pytest.raises(SettingError, match="was made with 'shortest'"):
+        open_tokens(tokens).require(squashing)
+    assert fill_cache([video], frames, CacheSettings(size=32)).present == 1
+    with pytest.raises(SettingError, match="was made with 'shortest'"):
+        fill_cache([video], frames, CacheSettings(size=32, resize_mode="squash"))
 
 
 def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:
