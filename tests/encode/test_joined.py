@@ -89,12 +89,17 @@ def test_a_saved_one_comes_back(model: Model, tmp_path: Path) -> None:
     assert loaded.backbone.stop_words == model.backbone.stop_words
 
 
-def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
+def alike_but_for_squashing(tmp_path: Path) -> tuple[Model, Model]:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
     centre = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT).eval()
     backbone = JoinedBackbone(VISION, text, width=10, resize_mode="squash")
     backbone.load_state_dict(centre.backbone.state_dict())
     squashing = Model(backbone, ZERO_SHOT).eval()
+    return centre, squashing
+
+
+def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
+    centre, squashing = alike_but_for_squashing(tmp_path)
     assert "resize_mode" not in centre.backbone.describe()  # nor in fingerprints of before
     assert squashing.video_fingerprint() != centre.video_fingerprint()
     assert settings_of(squashing).crops.resize_mode == "squash"
@@ -114,11 +119,7 @@ def test_whole_frames_are_a_setting_of_the_model(tmp_path: Path) -> None:
 
 
 def test_caches_from_before_there_were_whole_frames_are_of_the_centre(tmp_path: Path) -> None:
-    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
-    centre = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT).eval()
-    backbone = JoinedBackbone(VISION, text, width=10, resize_mode="squash")
-    backbone.load_state_dict(centre.backbone.state_dict())
-    squashing = Model(backbone, ZERO_SHOT).eval()
+    centre, squashing = alike_but_for_squashing(tmp_path)
     assert vision_fingerprint(squashing) == vision_fingerprint(centre)  # so only the mode tells
     tokens, frames = tmp_path / "tokens", tmp_path / "frames"
     video = VideoItem("a", path=write_clip(tmp_path / "a.mp4"))
