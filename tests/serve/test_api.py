@@ -137,11 +137,12 @@ def test_similar_finds_the_nearest_and_not_itself(client: TestClient) -> None:
 
 
 def test_a_picture_finds_videos_like_it(client: TestClient, tmp_path: Path) -> None:
-    for kind, suffix in (("image/png", "png"), ("image/jpeg", "jpeg"), ("image/webp", "webp")):
+    for suffix in ("png", "jpeg", "webp", "bmp", "tiff"):
         Image.new("RGB", (70, 40), COLOURS["blue"]).save(tmp_path / f"x.{suffix}")
         body = (tmp_path / f"x.{suffix}").read_bytes()
-        answer = client.post("/api/search", content=body, headers={"Content-Type": kind})
-        assert names(answer.json())[0] == "blue", answer.text
+        for kind in (f"image/{suffix}", "application/octet-stream"):  # the latter: any file
+            answer = client.post("/api/search", content=body, headers={"Content-Type": kind})
+            assert names(answer.json())[0] == "blue", answer.text
 
 
 def test_a_clip_finds_videos_like_it_and_words_for_it(client: TestClient, tmp_path: Path) -> None:

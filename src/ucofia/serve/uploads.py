@@ -23,7 +23,11 @@ from ucofia.video.sample import Sampling
 from ucofia.video.worker_process import VIDEO_WORKER
 
 STILL = frozenset(f"image/{kind}" for kind in ("bmp", "jpeg", "png", "tiff", "webp"))
-TYPES = ("image/gif", *sorted(STILL), "application/octet-stream", "video/*")
+UNTYPED = "application/octet-stream"
+TYPES = ("image/gif", *sorted(STILL), UNTYPED, "video/*")
+# How files of the same kinds begin; WebP has a length of four bytes inside.
+SIGNATURES = (b"BM", b"\xff\xd8\xff", b"\x89PNG\r\n", b"II*\0", b"MM\0*")
+WEBP = (b"RIFF", b"WEBP")
 
 
 def content_type(request: Request) -> str:
@@ -56,7 +60,14 @@ async def received(request: Request) -> AsyncIterator[Path]:
 
 def decode_upload(model: Model, path: Path, kind: str, *, limits: Limits) -> list[Clip]:
     """Decode an upload in a worker process, which may crash without harm."""
-    command = IMAGE_WORKER if kind in STILL else VIDEO_WORKER
+    is_still = _begins_as_still(path) if kind == UNTYPED else kind in STILL
+    command = IMAGE_WORKER if is_still else VIDEO_WORKER
     sampling = Sampling(frames=model.config.frames, segment="whole")
     asked = encode_segments.decode_request(model, path, sampling)
     return list(decode_one(asked, limits=limits, command=command).clips)
+
+
+def _begins_as_still(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(12)
+    return start.startswith(SIGNATURES) or (start[:4], start[8:]) == WEBP
