@@ -31,8 +31,8 @@ import ucofia
 from ucofia.index.calibration import confidence
 from ucofia.index.calibration.balance import TEMPERATURE
 from ucofia.index.calibration.bank import texts_of
-from ucofia.index.calibration.text_kinds import TextKind, kinds_of, prompt
 from ucofia.model import Model
+from ucofia.query.text_kinds import TextKind, kinds_of, prompt
 from ucofia.similarity import normalise
 from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.pixels import crops

@@ -66,10 +66,11 @@ if TYPE_CHECKING:
     from ucofia.index.snapshot import Snapshot as Snapshot
     from ucofia.index.storage.collection import Collection as Collection
     from ucofia.index.storage.schema import IndexSettings as IndexSettings
-    from ucofia.index.text_query import Hint as Hint, TextQuery as TextQuery
     from ucofia.metrics import PairedDifference as PairedDifference, RankSummary as RankSummary
     from ucofia.model import Model as Model
     from ucofia.progress import Progress as Progress
+    from ucofia.query.hints import Hint as Hint
+    from ucofia.query.text_query import TextQuery as TextQuery
     from ucofia.similarity.levels import Level as Level
     from ucofia.similarity.stream import Stepper as Stepper
     from ucofia.train.distributed import World as World
@@ -110,7 +111,8 @@ _HOMES = {
     "index.snapshot": "Snapshot",
     "index.storage.collection": "Collection",
     "index.storage.schema": "IndexSettings",
-    "index.text_query": "Hint TextQuery",
+    "query.hints": "Hint",
+    "query.text_query": "TextQuery",
     "metrics": "PairedDifference RankSummary",
     "model": "Model",
     "progress": "Progress",

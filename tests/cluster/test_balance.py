@@ -11,9 +11,9 @@ from test_shards import BANK, fill
 from ucofia.cluster import balance
 from ucofia.cluster.shards import shards_of
 from ucofia.index.calibration.balance import Solved, joined, solve_here
-from ucofia.index.calibration.text_kinds import kinds_of
 from ucofia.index.index import Index
 from ucofia.index.storage.store import Store
+from ucofia.query.text_kinds import kinds_of
 from ucofia.similarity import normalise
 from ucofia.similarity.stream import blocks_of, join_sweeps, log_sum, log_sum_rows, stepper
 

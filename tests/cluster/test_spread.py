@@ -11,7 +11,7 @@ from test_shards import fill
 from ucofia.errors import SettingError
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
-from ucofia.index.text_query import TextQuery
+from ucofia.query.text_query import TextQuery
 
 pytestmark = pytest.mark.slow
 TEXTS = ("red", "blue white", "a green thing")

@@ -11,9 +11,9 @@ from fakes import COLOURS, clip, colour_model
 
 from ucofia.errors import SettingError
 from ucofia.index.calibration import balance, bank, bank as banks, confidence
-from ucofia.index.calibration.text_kinds import kinds_of, prompt
 from ucofia.index.index import Index
 from ucofia.model import Model
+from ucofia.query.text_kinds import kinds_of, prompt
 from ucofia.similarity.normalise import extend, sinkhorn_knopp
 from ucofia.types import TextFeatures
 

@@ -14,7 +14,7 @@ from ucofia.index.calibration.confidence import (
     NormalMaxima,
     TextScores,
 )
-from ucofia.index.calibration.text_kinds import TextKind
+from ucofia.query.text_kinds import TextKind
 
 Array = np.ndarray
 

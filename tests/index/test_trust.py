@@ -29,9 +29,9 @@ from ucofia.index.index import Index
 from ucofia.index.search import preview as previews, search
 from ucofia.index.storage.collection import Collection, in_memory
 from ucofia.index.storage.schema import SETTINGS_KEY, FileIdentity, SegmentRow
-from ucofia.index.text_query import TextQuery
 from ucofia.model import Model
 from ucofia.presets import CLIP_STRAIGHT
+from ucofia.query.text_query import TextQuery
 from ucofia.types import VideoFeatures
 
 

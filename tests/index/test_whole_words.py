@@ -9,7 +9,7 @@ from ucofia.index.results.explain import (
     WordPart,
     whole_words,
 )
-from ucofia.index.text_query import words_with_pieces
+from ucofia.query.words import words_with_pieces
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from PIL import Image
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.storage.lock import noted_progress, writer_lock
-from ucofia.index.text_query import TextQuery
+from ucofia.query.text_query import TextQuery
 
 
 def names(answer: dict) -> list[str]:  # type: ignore[type-arg]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.search import Recall
-    from ucofia.index.text_query import TextQuery
+    from ucofia.query.text_query import TextQuery
 
 FIRST_DAY = datetime(1971, 1, 1)
 QUERIES_ECHOED = 10  # texts of --queries whose reading and hints are printed
@@ -269,7 +269,7 @@ def filters_from_options(
 
 
 def _question(text: str, also: list[str], without: list[str]) -> "TextQuery":
-    from ucofia.index.text_query import TextQuery
+    from ucofia.query.text_query import TextQuery
 
     if text:
         return TextQuery.of(text, also, without)

@@ -15,7 +15,8 @@ from ucofia.index.search.search import TOP, Recall
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.store import Store
-from ucofia.index.text_query import Hint, TextQuery
+from ucofia.query.hints import Hint
+from ucofia.query.text_query import TextQuery
 
 
 class Queries(ABC):

@@ -45,10 +45,11 @@ from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import where
 from ucofia.index.storage.schema import Array, SegmentRow
 from ucofia.index.storage.store import Store
-from ucofia.index.text_query import Hint, TextQuery, Vocabulary, cut_words, hints
 from ucofia.memory import release_heap
 from ucofia.model import Model
 from ucofia.package_files import cache_folder
+from ucofia.query.hints import Hint, Vocabulary, cut_words, hints
+from ucofia.query.text_query import TextQuery
 from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
-from ucofia.index.text_query import TextQuery
+from ucofia.query.text_query import TextQuery
 from ucofia.serve import schema
 from ucofia.serve.engine import ResultPage, TextTimeline
 from ucofia.serve.media import media_type

@@ -30,7 +30,8 @@ from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.schema import Array
-from ucofia.index.text_query import Hint, TextQuery
+from ucofia.query.hints import Hint
+from ucofia.query.text_query import TextQuery
 from ucofia.serve.index_handle import IndexHandle, View
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip

@@ -20,7 +20,7 @@ from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.index import Index
 from ucofia.index.results.deduplicate import matches_first
 from ucofia.index.results.hits import Filters
-from ucofia.index.text_query import TextQuery
+from ucofia.query.text_query import TextQuery
 from ucofia.serve.engine import Engine
 from ucofia.serve.index_handle import IndexHandle
 

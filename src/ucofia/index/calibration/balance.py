@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ucofia.index.calibration.confidence import TextScores, standardise
-from ucofia.index.calibration.text_kinds import TextKind
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store
+from ucofia.query.text_kinds import TextKind
 from ucofia.scratch import scratch_array
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need

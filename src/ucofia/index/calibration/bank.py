@@ -31,11 +31,11 @@ from ucofia.index.calibration.confidence import (
     calibrate,
     standardise,
 )
-from ucofia.index.calibration.text_kinds import TextKind, kind_of, kinds_of, prompt
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
 from ucofia.package_files import cache_folder
+from ucofia.query.text_kinds import TextKind, kind_of, kinds_of, prompt
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model

@@ -29,8 +29,8 @@ from typing import Literal, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from ucofia.index.calibration.text_kinds import FEWEST_TEXTS, TextKind
 from ucofia.index.storage.schema import Array
+from ucofia.query.text_kinds import FEWEST_TEXTS, TextKind
 
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).

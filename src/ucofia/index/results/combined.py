@@ -46,7 +46,7 @@ from ucofia.index.search.scoring import (
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
-from ucofia.index.text_query import TextQuery
+from ucofia.query.text_query import TextQuery
 
 Verdict: TypeAlias = tuple[float, float | None, bool | None]  # score, confidence, is it a match
 ExplainRow = Callable[[str, Query, int, float | None], Explanation]  # text, row, confidence

@@ -21,7 +21,7 @@ from ucofia.index.results.hits import attribution
 from ucofia.index.search.scoring import Query, score
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentRow
-from ucofia.index.text_query import NOT_WORDS, words_with_pieces
+from ucofia.query.words import NOT_WORDS, words_with_pieces
 from ucofia.similarity.aggregate import weights
 from ucofia.similarity.levels import Level, similarities, text_units, video_units
 

@@ -1,9 +1,9 @@
-"""Two kinds of query, single words and sentences, and the prompt that words are encoded with.
+"""Kinds of query (single words or a sentence), and the prompt with which words are encoded.
 
-Towers learn from captions. A word alone is unlike any of them, and an article moves its vector
-far: so a query of a word or two is encoded as a short caption, "there is a baby", whether it had
-an article or not. What is done is no thing: "skiing" becomes "someone is skiing". What a short
-rule does not take for a thing stays as it is. The bank's words are encoded in the same way,
+Text towers learn from captions. A single word is unlike a caption, and an article moves its vector
+far. So a query of one or two words is encoded as a short caption, "there is a baby", whether it
+had an article or not; an activity ("skiing") becomes "someone is skiing". A query that the rules
+below do not recognise as a thing stays as it is. The bank's words are encoded in the same way,
 because they tell what such a query scores by chance. What this is worth: docs/experiments.md,
 "words in a prompt" and "words that are no things".
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from ucofia.index.text_query import QUOTES, is_latin
+from ucofia.query.words import QUOTES, is_latin
 
 TextKind = Literal["words", "sentence"]
 MOST_WORDS = 2  # besides articles; a longer query is a sentence

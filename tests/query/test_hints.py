@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from ucofia import TextQuery
-from ucofia.index.text_query import Vocabulary, hints
+from ucofia.query.hints import Vocabulary, hints
 
 WHOLE = "a people with red balloon kitten dog on beach strand elephant umbrella eine".split()
 

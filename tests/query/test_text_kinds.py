@@ -2,7 +2,7 @@
 
 import pytest
 
-from ucofia.index.calibration.text_kinds import kind_of, prompt
+from ucofia.query.text_kinds import kind_of, prompt
 
 
 @pytest.mark.parametrize(

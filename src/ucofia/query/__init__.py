@@ -1,0 +1,1 @@
+"""The text of a query: parsing, its kind and prompt, its words, hints about it."""
