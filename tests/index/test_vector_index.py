@@ -16,6 +16,7 @@ from ucofia.index.results.hits import Filters
 from ucofia.index.search import pruning, search
 from ucofia.index.search.scoring import Query
 from ucofia.index.search.search import Rerank, Searcher
+from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage import vector_index
 
 
@@ -84,6 +85,30 @@ def test_rows_that_came_or_went_since(index: Index) -> None:
     only = Filters(under=["/videos/1"])
     hits = index.search("red", exact=False, filters=only)
     assert hits and all(hit.path.startswith("/videos/1/") for hit in hits)
+
+
+def test_compact_takes_in_what_came_since(index: Index) -> None:
+    def indexed(version: Snapshot) -> tuple[int, frozenset[int]]:
+        found = version.store._segments.describe_indices()
+        (one,) = [found for found in found if found.name == vector_index.NAME]
+        return one.num_rows_indexed, frozenset().union(*(part.fragment_ids for part in one.segments))
+
+    def fragments(version: Snapshot) -> frozenset[int]:
+        return frozenset(f.fragment_id for f in version.store._segments.get_fragments())
+
+    index.compact()
+    fill(index._store, 200, seed=7)
+    index.compact()
+    some = index.newest()
+    assert indexed(some) == (1700, fragments(some))
+    for seed in (8, 9, 10, 11):  # more than it was made of
+        fill(index._store, 500, seed=seed)
+    index.compact()
+    most = index.newest()
+    assert indexed(most) == (3700, fragments(most))
+    for query in most.prepare_queries(TEXTS):
+        found = most._nearest_rows(query)
+        assert found is not None and len(found) >= search.NEAR
 
 
 def test_a_small_index_is_scanned(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

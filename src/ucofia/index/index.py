@@ -380,7 +380,7 @@ class Index(Queries):
                 banks.solve(self._store, self.model, collection, bank, progress)
             is_alone = is_locked and not Journal(self.path).is_running()
             self._store.compact(is_locked=is_alone)
-            vector_index.build(self._store)
+            vector_index.update(self._store)
             self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
 
     def _bring_up_to_date(

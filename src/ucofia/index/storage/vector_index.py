@@ -25,16 +25,26 @@ PROBED = 32  # how many rows are looked at for each one that is asked for
 def is_built(store: Store) -> bool:
     """Return whether this version has the index."""
     with reading(store.path):
-        return any(index.name == NAME for index in store._segments.describe_indices())
+        return _indexed_rows(store) > 0
 
 
-def build(store: Store) -> bool:
-    """Make the index where it pays and is missing; returns whether it did."""
+def update(store: Store) -> None:
+    """Make the index where it pays; one that exists takes in what came since.
+
+    Once most rows came since, it is made anew: they had no say in its centroids.
+    """
     rows = len(store)
-    if rows < max(FROM, SAMPLES) or is_built(store):
-        return False
+    if rows < max(FROM, SAMPLES):
+        return
 
     def commit() -> None:
+        indexed = _indexed_rows(store)
+        if 2 * indexed >= rows:
+            if indexed < rows:
+                store._segments.optimize.optimize_indices(index_names=[NAME])
+            return
+        if indexed:
+            store._segments.drop_index(NAME)
         segments, partitions = store._segments, round(math.sqrt(rows))
         builder = IndicesBuilder(segments, COLUMN)
         ivf = builder.train_ivf(
@@ -60,7 +70,6 @@ def build(store: Store) -> bool:
 
     store._committed(commit)
     store.refresh()
-    return True
 
 
 def nearest(store: Store, vectors: Array, count: int) -> Array:
@@ -85,3 +94,9 @@ def nearest(store: Store, vectors: Array, count: int) -> Array:
             )
             found.append(scanner.to_table().column("_rowaddr").to_numpy().astype(np.uint64))
     return np.unique(np.concatenate(found))
+
+
+def _indexed_rows(store: Store) -> int:
+    """How many rows of this version the index covers."""
+    found = store._segments.describe_indices()
+    return sum(index.num_rows_indexed for index in found if index.name == NAME)
