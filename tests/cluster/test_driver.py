@@ -1,6 +1,7 @@
 """The driver of `index --cluster`, with calls in place of actors: the report of one machine."""
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from fakes import clip, colour_model
 from test_parts import rows_of, same_rows
 
 from ucofia.cluster import connect, ingest, sources
-from ucofia.errors import IndexBusyError, SettingError
+from ucofia.errors import IndexBusyError, MissingExtraError, SettingError
 from ucofia.index.index import Index
 from ucofia.index.journal import Journal
 from ucofia.index.storage import lock
@@ -184,3 +185,50 @@ def test_an_object_that_became_too_large_does_not_answer_with_what_it_was(
     assert [Path(failure.path).name for failure in report.failed] == ["red.mp4"]
     assert "--scratch-gb" in report.failed[0].reason
     assert len(rows_of(index)) == 3
+
+
+def test_objects_are_named_as_their_source_and_forgotten_when_they_are_gone(
+    tmp_path: Path, folder: Path
+) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="the extra `cluster` is not installed")
+    store = fsspec.filesystem("memory")
+    for file in folder.iterdir():
+        store.pipe_file(f"/gone/{file.name}", file.read_bytes())
+    store.pipe_file("/gone/without", (folder / "red.mp4").read_bytes())
+    found = [file.path for file in sources.find(["memory://gone", "memory://gone/without"])]
+    names = sorted(file.name for file in folder.iterdir() if file.suffix == ".mp4")
+    assert found == [f"memory://gone/{name}" for name in [*names, "without"]]
+    index = Index.create(tmp_path / "index", colour_model())
+    assert ingest.add(index, ["memory://gone"]).added == 4
+    store.rm_file("/gone/red.mp4")
+    report = ingest.add(index, ["memory://gone"])
+    assert (report.unchanged, report.removed) == (3, 1)
+    assert index.remove("memory://gone") == 3
+
+
+@pytest.mark.parametrize(("scheme", "needed"), [("gs", "gcsfs"), ("az", "adlfs")])
+def test_a_store_that_needs_an_extra_names_it(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, needed: str
+) -> None:
+    pytest.importorskip("fsspec", reason="the extra `cluster` is not installed")
+    monkeypatch.setitem(sys.modules, needed, None)
+    with pytest.raises(MissingExtraError, match=rf"access to {scheme}://.*ucofia\[{scheme}\]"):
+        list(sources.find([f"{scheme}://bucket/videos"]))
+
+
+def test_what_is_fetched_never_takes_more_room_than_it_may(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="the extra `cluster` is not installed")
+    store, most = fsspec.filesystem("memory"), 10_000
+    sizes = [4_000, 1_000, 3_000, 5_000, 500, 500, 2_000, 4_900]
+    for number, size in enumerate(sizes):
+        store.pipe_file(f"/room/{number}.mp4", bytes(size))
+    files = list(sources.find(["memory://room"]))
+    seen: list[int] = []
+    with sources.fetched(files, scratch=tmp_path, scratch_bytes=most) as groups:
+        for group in groups:
+            assert not group.failed
+            seen += [Path(local).stat().st_size for local in group.files]
+            taken = [file.stat().st_size for file in tmp_path.rglob("*.mp4")]
+            assert 0 < sum(taken) <= most
+    assert seen == sizes
+    assert not list(tmp_path.rglob("*.mp4"))

@@ -14,10 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ucofia.errors import MissingExtraError, SettingError, UnreadableVideoError
+from ucofia.errors import SettingError, UnreadableVideoError
 from ucofia.index import discover
 from ucofia.index.discover import FoundFile
-from ucofia.index.storage.location import first_line, is_below, is_remote, where
+from ucofia.index.storage.location import (
+    first_line,
+    is_below,
+    is_remote,
+    object_store,
+    where,
+)
 from ucofia.scratch import ScratchFolder
 
 LIST = "@"  # begins the name of a file that lists sources, one per line
@@ -144,7 +150,8 @@ def _objects(address: str) -> Iterator[FoundFile]:
     if not found:
         raise UnreadableVideoError(address, "there is no such object, and none below it")
     for name, about in sorted(found.items()):
-        path = store.unstrip_protocol(name)
+        # As the source was named: a store that has several protocols would take its first.
+        path = name if "://" in name else f"{address.split('://', 1)[0]}://{name.lstrip('/')}"
         is_named = path == address
         if is_named or (_is_video(path) and about.get("type") == "file"):
             yield FoundFile(path, int(about.get("size") or 0), _mtime_ns(about))
@@ -181,10 +188,6 @@ def _lines(file: Path) -> list[str]:
 
 def _store_of(address: str) -> Any:
     try:
-        import fsspec
-
-        return fsspec.core.url_to_fs(address)[0]
-    except ImportError as error:
-        raise MissingExtraError("access to object stores", "cluster") from error
+        return object_store(address)
     except ValueError as error:  # no such protocol
         raise SettingError("source", address, str(error)) from error

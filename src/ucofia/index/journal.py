@@ -24,7 +24,7 @@ from ucofia.index import failures
 from ucofia.index.failures import KnownFailure
 from ucofia.index.storage import fragments
 from ucofia.index.storage.fragments import Batch, Fragment
-from ucofia.index.storage.location import is_remote, reading, writing
+from ucofia.index.storage.location import is_remote, object_store, reading, writing
 from ucofia.index.storage.lock import writer_lock
 from ucofia.index.storage.schema import FileIdentity
 from ucofia.index.storage.store import Store
@@ -260,10 +260,8 @@ def _is_held(file: Path) -> bool:
 
 def _files_of(name: str) -> Any:
     try:
-        import fsspec
-
-        return fsspec.core.url_to_fs(_address(name))[0]
-    except (ImportError, ValueError) as error:
+        return object_store(_address(name))
+    except ValueError as error:  # fsspec knows fewer stores than Lance
         raise MissingExtraError(f"access to {name}", "cluster") from error
 
 

@@ -22,6 +22,7 @@ from ucofia.errors import (
     DamagedIndexError,
     IndexExistsError,
     IndexWriteError,
+    MissingExtraError,
     UnreachableIndexError,
 )
 from ucofia.index.storage import schema as arrow
@@ -41,6 +42,8 @@ _OUT_OF_REACH = {
     for name in "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EHOSTDOWN EMFILE ENFILE".split()
     if hasattr(errno, name)
 }
+# Which extra brings what fsspec needs for an address; `cluster` for all others.
+_EXTRAS = {"gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _TROUBLE = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 
@@ -67,6 +70,22 @@ def where(path: Path | str) -> str:
 def is_remote(path: str) -> bool:
     """Return whether a place is not a folder of this machine."""
     return "://" in path
+
+
+def object_store(address: str) -> Any:
+    """Return the store of an address, as fsspec opens it.
+
+    Raises:
+        MissingExtraError: What this kind of store needs is not installed.
+        ValueError: There is no such kind.
+    """
+    scheme = address.split("://", 1)[0]
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(address)[0]
+    except ImportError as error:
+        raise MissingExtraError(f"access to {scheme}://", _EXTRAS.get(scheme, "cluster")) from error
 
 
 def size_bytes(path: str) -> int | None:
