@@ -89,9 +89,10 @@ def test_rows_that_came_or_went_since(index: Index) -> None:
 
 def test_compact_takes_in_what_came_since(index: Index) -> None:
     def indexed(version: Snapshot) -> tuple[int, frozenset[int]]:
-        found = version.store._segments.describe_indices()
-        (one,) = [found for found in found if found.name == vector_index.NAME]
-        return one.num_rows_indexed, frozenset().union(*(part.fragment_ids for part in one.segments))
+        known = version.store._segments.describe_indices()
+        (one,) = [index for index in known if index.name == vector_index.NAME]
+        parts = (part.fragment_ids for part in one.segments)
+        return one.num_rows_indexed, frozenset().union(*parts)
 
     def fragments(version: Snapshot) -> frozenset[int]:
         return frozenset(f.fragment_id for f in version.store._segments.get_fragments())

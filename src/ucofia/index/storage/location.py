@@ -85,7 +85,8 @@ def object_store(address: str) -> Any:
 
         return fsspec.core.url_to_fs(address)[0]
     except ImportError as error:
-        raise MissingExtraError(f"access to {scheme}://", _EXTRAS.get(scheme, "cluster")) from error
+        extra = _EXTRAS.get(scheme, "cluster")
+        raise MissingExtraError(f"access to {scheme}://", extra) from error
 
 
 def size_bytes(path: str) -> int | None:
