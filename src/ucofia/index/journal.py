@@ -112,8 +112,8 @@ class Journal:
 
     def _names(self) -> list[str]:
         try:
-            if not is_remote(self.path):
-                return os.listdir(self._folder)
+            if not is_remote(self.path):  # what a link leads to is not ours, and never deleted
+                return [] if os.path.islink(self._folder) else os.listdir(self._folder)
             files = _files_of(self._folder)
             files.invalidate_cache()
             return [

@@ -129,7 +129,7 @@ class RunFolder:
         reached = self.path / "checkpoints" / _checkpoint_name(step, validated)
         known = [path for path in self._checkpoints() if path <= reached]
         damaged = [path for path in self._checkpoints() if path > reached]
-        for left in (*known[:-KEPT], *damaged, *self.path.glob("*/*" + PARTIAL)):
+        for left in (*known[:-KEPT], *damaged, *self.path.glob("checkpoints/*" + PARTIAL)):
             shutil.rmtree(left, ignore_errors=True)
         for part in self.path.glob(".*" + PART):
             with suppress(OSError):  # one that cannot go does no harm
@@ -239,7 +239,7 @@ class RunFolder:
         except Timeout:  # also an OSError, but of the lock
             raise
         except (OSError, SafetensorError) as error:
-            for left in self.path.glob("*/*" + PARTIAL):
+            for left in self.path.glob("checkpoints/*" + PARTIAL):
                 shutil.rmtree(left, ignore_errors=True)
             raise RunFolderError(self.path, str(error), self.saved_step) from error
 

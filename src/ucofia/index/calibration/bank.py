@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ucofia.atomic import write_tensors
-from ucofia.errors import IndexWriteError, SettingError, require_unicode
+from ucofia.errors import DamagedIndexError, IndexWriteError, SettingError, require_unicode
 from ucofia.index.calibration import balance
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.calibration.confidence import (
@@ -171,14 +171,18 @@ def read(store: Store) -> Bank | None:
     if table is None or not len(table):
         return None
     about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    try:
+        solved, changed = (int(about.get(f"{name}_segments", 0)) for name in ("solved", "changed"))
+    except ValueError as error:
+        raise DamagedIndexError(store.path, "its bank does not say when it was solved") from error
     levels = [name for name in table.column_names if name.startswith("potential_")]
     bank = Bank(
         texts=tuple(table.column("text").to_pylist()),
         potentials={n.removeprefix("potential_"): table.column(n).to_numpy() for n in levels},
-        scores=_scores(table, int(about.get("solved_segments", 0))),
-        solved_segments=int(about.get("solved_segments", 0)),
+        scores=_scores(table, solved),
+        solved_segments=solved,
         generation=about.get("generation", ""),
-        changed_segments=int(about.get("changed_segments", 0)),
+        changed_segments=changed,
         version=version,
     )
     is_ours = about.get("model", store.settings.fingerprint) == store.settings.fingerprint

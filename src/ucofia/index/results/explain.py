@@ -243,7 +243,7 @@ def level_of(levels: Mapping[str, Level], *, text: str, video: str) -> str | Non
 
 
 def _side(patches: int) -> int:
-    side = math.isqrt(patches)
+    side = math.isqrt(max(0, patches))
     return side if side * side == patches else 0
 
 

@@ -20,10 +20,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ucofia.errors import ForeignFolderError, IndexBusyError, IndexExistsError
+from ucofia.errors import (
+    ForeignFolderError,
+    IndexBusyError,
+    IndexExistsError,
+    IndexWriteError,
+)
 from ucofia.index.storage.location import (
     HOLDER,
     LOCK,
+    SEGMENTS,
     UNFINISHED,
     is_free,
     is_remote,
@@ -76,10 +82,12 @@ def writer_lock(
 
     Raises:
         IndexBusyError: Another process held the lock all the time.
+        IndexWriteError: A part of the index is a link to something else.
     """
     if is_remote(path):
         yield False
         return
+    _require_no_links(path)
     lock = FileLock(os.path.join(path, LOCK), fallback_to_soft=False)
     if not _acquire(lock, path, timeout, progress):
         yield False
@@ -94,6 +102,20 @@ def writer_lock(
         with contextlib.suppress(OSError):
             note.unlink()
         lock.release()
+
+
+def _require_no_links(path: str) -> None:
+    """Refuse to write where a part of the index is a link: a writer deletes what it finds there.
+
+    The whole index may lie behind a link; one from a stranger must not lead into other folders.
+    """
+    tables = [os.path.join(path, f"{name}.lance") for name in (SEGMENTS, "failed", "bank", "bias")]
+    for folder in (path, *filter(os.path.isdir, tables)):
+        with writing(path), os.scandir(folder) as entries:
+            link = next((entry.path for entry in entries if entry.is_symlink()), None)
+        if link is not None:
+            problem = f"{link} is a link; in an index nothing that links lead to is changed"
+            raise IndexWriteError(path, problem)
 
 
 def is_being_written(path: str) -> bool:

@@ -18,10 +18,11 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from ucofia.config import of_known
-from ucofia.errors import DamagedIndexError, NewerFormatError
-from ucofia.video.sample import Segment
+from ucofia.errors import DamagedIndexError, NewerFormatError, SettingError
+from ucofia.video.sample import Segment, require_segment
 
 FORMAT = 1
+MOST_NUMBERS = 2**20  # of each size of an index
 SETTINGS_KEY = b"ucofia"
 CHECKSUM = "checksum"
 # Two writers that insert rows of the same key at the same time conflict, instead of doubling it.
@@ -41,6 +42,9 @@ LIGHT = (
     "checksum",
     "voting_frames",
 )
+# Columns of the small tables that are texts; all others are numbers.
+_TEXTS = frozenset({"path", "error", "reason", "text", "id", "generation"})
+_REQUIRED = {"failed": ("path",), "bank": ("text",), "bias": ("id", "generation")}
 Table: TypeAlias = Any  # pyarrow has no types; a pa.Table
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -167,10 +171,39 @@ def read_settings(found: pa.Schema, where: object) -> IndexSettings | None:
         values = dict(json.loads(text))
         if values["format"] > FORMAT:
             raise NewerFormatError(Path(str(where)), values["format"], FORMAT)
-        return of_known(IndexSettings, values)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        settings = of_known(IndexSettings, values)
+        _require_possible(settings)
+        _require_columns(found, settings, where)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SettingError) as error:
         problem = f"its settings cannot be read ({type(error).__name__})"
         raise DamagedIndexError(Path(str(where)), problem) from error
+    return settings
+
+
+def _require_possible(settings: IndexSettings) -> None:
+    """Refuse settings that no index is made with, before anything is sized by them."""
+    for name in ("model", "fingerprint", "id", "video_fingerprint"):
+        if not isinstance(getattr(settings, name), str):
+            raise SettingError(name, getattr(settings, name), "it must be a text")
+    for name, least in (("width", 1), ("frames", 1), ("tokens_per_frame", 0)):
+        size = getattr(settings, name)
+        if type(size) is not int or not least <= size <= MOST_NUMBERS:
+            raise SettingError(name, size, f"it must be from {least} to {MOST_NUMBERS}")
+    require_segment(settings.segment)
+
+
+def _require_columns(found: pa.Schema, settings: IndexSettings, where: object) -> None:
+    """Refuse a table whose columns are not those of its settings; more of them are no harm."""
+    for field in schema(settings):
+        at = found.get_field_index(field.name)
+        column = found.field(at) if at >= 0 else None
+        if column is None or column.nullable or _kind(column.type) != _kind(field.type):
+            problem = f"its column {field.name!r} is {column and column.type}, not {field.type}"
+            raise DamagedIndexError(Path(str(where)), problem)
+
+
+def _kind(kind: pa.DataType) -> str:
+    return str(kind).replace(" not null", "")  # which Lance forgets about what lists hold
 
 
 def table_of(rows: Sequence[SegmentRow], settings: IndexSettings) -> Table:
@@ -264,6 +297,25 @@ def keyed(table: Table, key: str | None) -> Table:
 def unsummed(table: Table) -> Table:
     """The table as it was before it was summed up; the first indexes had no sums here."""
     return table.drop_columns([CHECKSUM]) if CHECKSUM in table.column_names else table
+
+
+def require_small(table: Table, name: str, where: object) -> None:
+    """Refuse a small table whose columns are not of the kind that is written there."""
+    for column in _REQUIRED[name]:
+        if column not in table.column_names:
+            raise DamagedIndexError(where, f"{name}.lance has no column {column!r}")
+    for field in table.schema:
+        is_text, kind = field.name in _TEXTS, field.type
+        is_right = pa.types.is_string(kind) if is_text else _is_number(kind)
+        if not is_right or table.column(field.name).null_count:
+            kind = f"{kind} with gaps" if is_right else kind
+            expected = "texts" if is_text else "numbers"
+            problem = f"the column {field.name!r} of {name}.lance is {kind}, not {expected}"
+            raise DamagedIndexError(where, problem)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)  # type: ignore[no-any-return]
 
 
 def wrong_rows(table: Table) -> list[int]:

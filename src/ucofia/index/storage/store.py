@@ -387,7 +387,9 @@ class Store:
         def read() -> tuple[Table, int]:
             with reading(self.path):
                 dataset = open_table(self.path, name)
-                return arrow.unsummed(dataset.to_table()), int(dataset.version)
+                table = arrow.unsummed(dataset.to_table())
+                arrow.require_small(table, name, self.path)
+                return table, int(dataset.version)
 
         return self.with_retry(read)
 
