@@ -2,7 +2,9 @@
 
     python scripts/fit_starter.py COCO OURS --start OURS EMOJI --out first.safetensors
     python scripts/fit_starter.py COCO OURS SCENES --shares 0.5 1 2 --tune first.safetensors \\
-        --steps 200 100 --rate 2e-4 --keep 0.3 --reads --out starter.safetensors
+        --steps 200 100 --rate 2e-4 --keep 0.3 --reads --out second.safetensors
+    python scripts/fit_starter.py COCO OURS SCENES --shares 0.5 1 2 --words second.safetensors \\
+        --steps 0 200 --out starter.safetensors
 
 All are folders of `starter_pairs.py`; the first 500 pictures of the first one are held out. Both
 towers stay as they were published, so every picture and text is encoded once. In four steps:
@@ -13,8 +15,9 @@ towers stay as they were published, so every picture and text is encoded once. I
                captions of the batch, and one to three words as people type them against the
                gallery, where all pictures whose captions have these words are right. A share of
                the start stays in the result (`--keep`): it knows what the pairs do not teach;
-    words      contrastive late interaction: every content word finds its best patch, and the mean
-               over words is the score of a caption among the pictures of a group;
+    words      contrastive late interaction: every content word finds its best patch among those
+               that the starter keeps of a frame, and the mean over words is the score of a caption
+               among the pictures of a group; `--words` does this alone, everything else stays;
     reading    (`--reads`) nothing is learnt from pictures: the projections, of rank 384, are
                written as a space of 512 in which a frame also keeps what CLIP itself says of it
                (`CLIP_SHARE`), and texts are read there by CLIP's image tower
@@ -38,6 +41,7 @@ from torch.nn.functional import cross_entropy, dropout, normalize
 
 from ucofia import starter_parts
 from ucofia.encode.joined import ENGLISH_STOP_WORDS, JoinedBackbone
+from ucofia.encode.patches import diverse, gather_patches, top_patches
 from ucofia.metrics import summarise, text_to_video_ranks
 
 HELD_OUT = 500
@@ -48,7 +52,8 @@ SCALE_RATE = 3e-3
 DROPOUT = 0.1
 BATCH, QUERIES, GALLERY = 512, 128, 3000
 QUERIES_SHARE = 0.3
-WORD_RATE, WORD_GROUP = 3e-4, 64
+WORD_RATE, WORD_GROUP, WORD_SCALE = 3e-4, 96, 30.0
+KEPT = starter_parts.CONFIG.selected_patches
 SPANS = 12_000
 # Chosen by eye among a few round numbers; what they trade is in docs/experiments.md.
 CLIP_SHARE = 0.2  # of CLIP's own space beside the fitted one, as a factor of squared lengths
@@ -203,8 +208,6 @@ class Fit:
         seen, said = self.pictures[HELD_OUT:].mean(0), self.texts.sentences.mean(0)
         if isinstance(first, Path):
             known = load_file(first)
-            if "reading_projection.weight" in known:
-                raise SystemExit(f"{first} was written with --reads, which cannot be tuned")
             self.frame, self.sentence, self.word = (
                 Projection.of_layer(
                     mean, known[f"{name}_projection.weight"], known[f"{name}_projection.bias"]
@@ -265,14 +268,17 @@ class Fit:
 
     def fit_words(self, steps: int) -> None:
         word = self.word.learning()
-        scale = torch.tensor(math.log(self.scale)).requires_grad_()
+        scale = torch.tensor(math.log(WORD_SCALE)).requires_grad_()
         groups = [{"params": [word.matrix, word.offset]}, {"params": [scale], "lr": SCALE_RATE}]
         optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = WORD_RATE * _rate(step, steps)
             rows = torch.multinomial(self.chances, WORD_GROUP).tolist()
             numbers, own = np.unique(self.owner[rows].numpy(), return_inverse=True)
-            patches = self.frame(self.tokens(numbers))
+            tokens = self.frame(self.tokens(numbers))
+            patches = gather_patches(
+                tokens, top_patches(diverse(tokens, count=KEPT)[:, 1:], k=KEPT)
+            )
             words = [self.texts.words[row].float() for row in rows]
             counts = torch.tensor([len(some) for some in words])
             of_text = torch.arange(len(rows)).repeat_interleave(counts)
@@ -289,6 +295,11 @@ class Fit:
             if step % 50 == 49:
                 print(f"words {step + 1}: loss {loss.item():.3f}", flush=True)
         self.word = word.learnt(self.word, 0.0)
+
+    def word_layer(self) -> dict[str, Tensor]:
+        """The projection of words as a layer."""
+        weight, bias = self.word.matrix.T, self.word.bias
+        return {"word_projection.weight": weight, "word_projection.bias": bias}
 
     def tokens(self, numbers: np.ndarray) -> Tensor:
         """All tokens of some pictures, whichever source they are from."""
@@ -386,6 +397,7 @@ def main() -> None:
     first = parser.add_mutually_exclusive_group(required=True)
     first.add_argument("--start", type=Path, nargs="+", metavar="PAIRS")
     first.add_argument("--tune", type=Path, metavar="FILE")
+    first.add_argument("--words", type=Path, metavar="FILE", help="fit only its words anew")
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--keep", type=float, default=0.15, help="share of the start")
     parser.add_argument("--reads", action="store_true", help="the starter as it is shipped")
@@ -396,16 +408,23 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
     sources = [open_pairs(folder) for folder in given.pairs]
-    first = given.tune or [open_pairs(folder) for folder in given.start]
+    known = given.tune or given.words
+    if given.tune and "reading_projection.weight" in load_file(given.tune):
+        raise SystemExit(f"{given.tune} was written with --reads, which cannot be tuned")
+    first = known or [open_pairs(folder) for folder in given.start]
     shares = given.shares or [1.0] * len(sources)
     backbone = starter_parts.with_random_projections()
     fit = Fit(sources, shares, first, backbone, given.seed)
     print(f"{len(fit.pictures)} pictures, {len(fit.owner)} captions, {len(fit.asked)} queries")
     print(f"start: {fit.recall()}", flush=True)
-    fit.fit_sentences(given.steps[0], given.rate, given.keep)
-    print(f"sentences: {fit.recall()}, scale {fit.scale:.1f}", flush=True)
+    if not given.words:
+        fit.fit_sentences(given.steps[0], given.rate, given.keep)
+        print(f"sentences: {fit.recall()}, scale {fit.scale:.1f}", flush=True)
     fit.fit_words(given.steps[1])
-    tensors = fit.with_reading(read_some(sources, backbone)) if given.reads else fit.tensors()
+    if given.words:
+        tensors = {**load_file(given.words), **fit.word_layer()}
+    else:
+        tensors = fit.with_reading(read_some(sources, backbone)) if given.reads else fit.tensors()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, given.out)
     print(f"{given.out}: {given.out.stat().st_size / 1e6:.1f} MB")
 

@@ -96,7 +96,8 @@ def encode(
     tower.load_state_dict(starter_parts.equalise_channels(starter_parts.vision_state()))
     for row in np.flatnonzero(done == 0).tolist():
         with torch.inference_mode():
-            seen = tower(normalise(crops([pictures[row]()], PIXELS), PIXELS))[0]
+            pixels = normalise(crops([pictures[row]()], PIXELS), PIXELS)
+            seen = tower(pixels, local_patches=True)[0]
         stored[row], done[row] = seen.half().numpy(), 1
         if row % 100 == 0:
             print(f"{row} of {len(pictures)}", file=sys.stderr)

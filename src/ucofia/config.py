@@ -11,7 +11,8 @@ BACKBONE_ENTRY_POINTS = "ucofia.backbones"  # the group of backbones of other pa
 TextUnit = Literal["sentence", "word"]
 VideoUnit = Literal["video", "frame", "patch"]
 Aggregation = Literal["mean", "softmax", "maxsim", "wti", "isa", "x-clip", "ts2-net", "x-pool"]
-Selector = Literal["paper", "authors", "ts2-net", "nearest", "contextual"]
+Selector = Literal["paper", "authors", "ts2-net", "nearest", "diverse", "contextual"]
+LEARNED_SELECTORS = ("paper", "authors", "ts2-net")
 Loss = Literal["contrastive", "dual-softmax", "sigmoid"]
 WordPatchOrder = Literal["both", "patch-then-word", "word-then-patch", "flat"]
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ucofia.config import ModelConfig
+from ucofia.config import LEARNED_SELECTORS, ModelConfig
 from ucofia.encode.backbone import (
     Backbone,
     FramewiseBackbone,
@@ -24,6 +24,7 @@ from ucofia.encode.backbone import (
 from ucofia.encode.lora import Adapter
 from ucofia.encode.patches import (
     PatchSelector,
+    diverse,
     is_near,
     keep_patches,
     nearness,
@@ -73,7 +74,7 @@ class Model(nn.Module):
         if config.temporal_layers:
             self.temporal = self._new_temporal(backbone)
         self.selector: PatchSelector | None = None
-        if config.uses_patches and config.selector not in (None, "nearest", "contextual"):
+        if config.uses_patches and config.selector in LEARNED_SELECTORS:
             self.selector = PatchSelector(width=width, kind=config.selector)
         self.heads = nn.ModuleDict(
             {
@@ -313,6 +314,8 @@ class Model(nn.Module):
 
     def saliency(self, tokens: Tensor, *, video: Tensor, mask: Tensor) -> Tensor:
         """Score the tokens of every frame by how much they are worth keeping."""
+        if self.config.selector == "diverse":
+            return diverse(tokens, count=self.config.selected_patches)
         if self.selector is None:
             return nearness(tokens)
         score: Tensor = self.selector(tokens, video=video, mask=mask)

@@ -32,6 +32,7 @@ VIDEO = LevelConfig(name="video", text="sentence", video="video", text_map=True,
 FRAME = LevelConfig(name="frame", text="sentence", video="frame")
 PATCH = LevelConfig(name="patch", text="word", video="patch", text_map=True, video_map=True)
 PATCH_SENTENCE = LevelConfig(name="patch-sentence", text="sentence", video="patch")
+PATCH_MAXSIM = replace(PATCH, aggregation="maxsim", text_map=False, video_map=False)
 PLAIN_VIDEO = replace(VIDEO, text_map=False, video_map=False)
 
 # The paper: section 4.3 (12 frames, 32 words, K = 4), section 3.1 (shift in the last two blocks),
@@ -119,7 +120,7 @@ LIT = replace(
     levels=(
         PLAIN_VIDEO,
         FRAME,
-        replace(PATCH, aggregation="maxsim", text_map=False, video_map=False),
+        PATCH_MAXSIM,
     ),
 )
 

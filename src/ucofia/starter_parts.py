@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,14 +33,21 @@ from ucofia.package_files import (
     copy_files,
     require_hash,
 )
-from ucofia.presets import ZERO_SHOT
+from ucofia.presets import FRAME, PATCH_MAXSIM, VIDEO, ZERO_SHOT
 
 if TYPE_CHECKING:  # imports a library that the starter does not need
     from ucofia.encode.clip import ClipBackbone
     from ucofia.progress import Progress
 
 FRAMES = 6  # the tower takes half a second of one core per frame
-CONFIG = replace(ZERO_SHOT, frames=FRAMES)
+# Words were fitted to the kept patches by late interaction. The weight was chosen among a few by
+# the mean log rank on 775 clips that are no test data (docs/experiments.md).
+CONFIG = replace(
+    ZERO_SHOT,
+    frames=FRAMES,
+    levels=(VIDEO, FRAME, replace(PATCH_MAXSIM, weight=0.5)),
+    selector="diverse",
+)
 INSTALL = "ucofia setup"
 # package, file in it, sha256
 _VISION = (
@@ -70,7 +77,13 @@ RELEASES = {
 }
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
 VIT_B16 = ClipVisionConfig(patch_size=16)
-WIDTH = 512  # of the joint space
+# Of the joint space, and of how it is reached: see `JoinedBackbone`.
+SETTINGS: dict[str, Any] = {
+    "width": 512,
+    "reads": True,
+    "resize_mode": "squash",
+    "local_patches": True,
+}
 RIDGE = 0.1  # of the inverse of the frame projection, whose singular values go from 2 to 0.4
 CENTRE_TEXTS = 1000  # texts of the bank, whose mean CLIP's texts are centred by
 SAME_COSINE = 0.99  # cosine of two copies of a tensor, of which one was stored as 8-bit integers
@@ -112,9 +125,7 @@ def with_random_projections() -> JoinedBackbone:
     text = part_file(*PARTS[1])
     tower = SentenceTower.from_pretrained(text.parent)
     card = files("ucofia").joinpath("data/starter_card.md").read_text(encoding="utf-8")
-    backbone = JoinedBackbone(
-        VIT_B16, tower, width=WIDTH, card=card, reads=True, resize_mode="squash"
-    ).eval()
+    backbone = JoinedBackbone(VIT_B16, tower, card=card, **SETTINGS).eval()
     backbone.vision.load_state_dict(equalise_channels(vision_state()))
     return backbone
 
@@ -148,6 +159,7 @@ def with_clip_text(
         width=starter.width,
         stop_words=stop_words,
         resize_mode=starter.resize_mode,
+        local_patches=starter.local_patches,
     ).eval()
     joined.vision, joined.frame_projection = starter.vision, starter.frame_projection
     joined.logit_scale = starter.logit_scale
@@ -192,6 +204,7 @@ def _version() -> str:
     for name in ("starter", "channels"):
         digest.update(files("ucofia").joinpath(f"data/{name}.safetensors").read_bytes())
     digest.update("\n".join(bank_texts()).encode())
+    digest.update(repr((CONFIG, SETTINGS)).encode())
     return digest.hexdigest()[:12]
 
 

@@ -40,6 +40,25 @@ def test_all_tokens_are_the_library_s(activation: str) -> None:
     torch.testing.assert_close(found[:, 0], embeds, rtol=1e-5, atol=1e-5)
 
 
+def test_a_local_patch_is_the_last_block_s_values_of_it_alone() -> None:
+    theirs = CLIPVisionModelWithProjection(CLIPVisionConfig(**SHAPE)).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    ours = ClipVision(of_known(ClipVisionConfig, theirs.config.to_dict())).eval()
+    ours.load_state_dict(theirs.state_dict(), strict=False)
+    pictures = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        tower = theirs.vision_model
+        states = tower(pixel_values=pictures, output_hidden_states=True).hidden_states
+        last = tower.encoder.layers[-1]
+        values = last.self_attn.v_proj(last.layer_norm1(states[-2]))
+        expected = theirs.visual_projection(tower.post_layernorm(last.self_attn.out_proj(values)))
+        found = ours(pictures, local_patches=True)
+        plain = ours(pictures)
+    torch.testing.assert_close(found[:, 1:], normalize(expected, dim=-1)[:, 1:])
+    torch.testing.assert_close(found[:, 0], plain[:, 0])  # a picture as a whole is as it was
+
+
 def test_another_activation_is_refused() -> None:
     with pytest.raises(SettingError, match="hidden_act is 'relu', but a CLIP vision tower uses"):
         ClipVisionConfig(hidden_act="relu")

@@ -17,6 +17,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 from tests.test_starter import needs_packages
 from ucofia import checkpoint, starter_parts
 from ucofia.encode import int8
+from ucofia.encode.clip_vision import ClipVision, ClipVisionConfig
 from ucofia.types import VideoBatch
 from ucofia.video.pixels import crops
 
@@ -62,6 +63,26 @@ def test_an_int8_tower_is_close_to_the_float_tower() -> None:
         quick = int8.int8_vision(tower)(pixels)
     assert cosine_similarity(plain, quick, dim=-1).min() > 0.99
     assert not torch.equal(plain, quick)
+
+
+@needs_int8
+def test_local_patches_in_int8_are_close_to_those_of_the_float_tower() -> None:
+    config = ClipVisionConfig(
+        hidden_size=int8.MIN_WIDTH,
+        intermediate_size=2 * int8.MIN_WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=32,
+        patch_size=8,
+    )
+    tower, pixels = ClipVision(config).eval(), torch.randn(3, 3, 32, 32)
+    plain = tower(pixels, local_patches=True).detach()  # gradients are on: in floats
+    with torch.no_grad():
+        quick, mixed = tower(pixels, local_patches=True), tower(pixels)
+    assert cosine_similarity(plain, quick, dim=-1).min() > 0.99
+    assert not torch.equal(plain, quick)
+    torch.testing.assert_close(quick[:, 0], mixed[:, 0])
+    assert cosine_similarity(quick[:, 1:], mixed[:, 1:], dim=-1).max() < 0.99
 
 
 @needs_int8

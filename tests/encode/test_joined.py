@@ -137,6 +137,28 @@ def test_caches_from_before_there_were_whole_frames_are_of_the_centre(tmp_path: 
         fill_cache([video], frames, CacheSettings(size=32, resize_mode="squash"))
 
 
+def test_local_patches_are_a_setting_of_the_model(tmp_path: Path) -> None:
+    text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
+    mixed = Model(JoinedBackbone(VISION, text, width=10), ZERO_SHOT).eval()
+    backbone = JoinedBackbone(VISION, text, width=10, local_patches=True)
+    backbone.load_state_dict(mixed.backbone.state_dict())
+    local = Model(backbone, ZERO_SHOT).eval()
+    pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        left, right = mixed.vision_tokens(pixels), local.vision_tokens(pixels)
+    torch.testing.assert_close(left[:, 0], right[:, 0])
+    assert (left[:, 1:] - right[:, 1:]).abs().max() > 0.01
+    assert "local_patches" not in mixed.backbone.describe()  # nor in fingerprints of before
+    assert local.video_fingerprint() != mixed.video_fingerprint()
+    assert vision_fingerprint(local) != vision_fingerprint(mixed)  # stored tokens differ
+    assert tower_fingerprint(local.backbone) != tower_fingerprint(mixed.backbone)
+    checkpoint.save(local, tmp_path / "run")
+    loaded = checkpoint.load(tmp_path / "run")
+    assert loaded.fingerprint() == local.fingerprint()
+    with torch.no_grad():
+        assert torch.equal(loaded.vision_tokens(pixels), right)
+
+
 def test_projections_learn_at_the_rate_of_what_is_new(tmp_path: Path) -> None:
     text = SentenceTower.from_pretrained(bert_folder(tmp_path / "bert"))
     model = Model(JoinedBackbone(VISION, text, width=10, reads=True), ZERO_SHOT)

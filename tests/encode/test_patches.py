@@ -1,9 +1,11 @@
 """Patch selection: the hard choice, the average choice under noise, its gradient."""
 
 import torch
+from torch.nn.functional import normalize
 
 from ucofia.encode.patches import (
     PatchSelector,
+    diverse,
     keep_patches,
     nearness,
     perturbed_top_patches,
@@ -89,3 +91,35 @@ def test_the_nearest_patch_is_the_one_like_its_frame() -> None:
     tokens = torch.eye(4)[None, None]
     tokens[0, 0, 2] = torch.tensor([3.0, 0.1, 0.0, 0.0])
     assert nearness(tokens)[0, 0, 1:].argmax() == 1
+
+
+def greedy(tokens: torch.Tensor, count: int) -> list[int]:
+    """Maximal marginal relevance, one frame, one step at a time."""
+    frame, *patches = normalize(tokens, dim=-1)
+    near = [float(patch @ frame) for patch in patches]
+    relevance = [(value - min(near)) / (max(near) - min(near)) for value in near]
+    chosen: list[int] = []
+    while len(chosen) < count:
+        worth = {}
+        for at, patch in enumerate(patches):
+            like = max([0.0, *(float(patch @ patches[other]) for other in chosen)])
+            worth[at] = relevance[at] * (1 - like)
+        chosen.append(max(worth.keys() - set(chosen), key=lambda at: worth[at]))
+    return chosen
+
+
+def test_diverse_patches_are_like_their_frame_and_unlike_each_other() -> None:
+    tokens = torch.randn(2, 3, 10, 6)
+    score = diverse(tokens, count=4)
+    for frame, found in zip(tokens.flatten(0, 1), score.flatten(0, 1), strict=True):
+        assert found[1:].argsort(descending=True)[:4].tolist() == greedy(frame, 4)
+    assert torch.equal(diverse(tokens[1:, 2:], count=4), score[1:, 2:])  # alone as in a batch
+    twin = torch.tensor([[1.0, 0, 0], [0.9, 0.1, 0], [0.9, 0.1, 0], [0.5, 0, 1], [-1, 0, 0]])
+    assert top_patches(nearness(twin)[1:], k=2).tolist() == [0, 1]  # the same thing twice
+    assert top_patches(diverse(twin, count=2)[1:], k=2).tolist() == [0, 2]
+
+
+def test_frames_of_one_colour_and_few_patches_have_a_diverse_choice() -> None:
+    assert diverse(torch.ones(1, 5, 3), count=3).isfinite().all()
+    assert diverse(torch.zeros(1, 5, 3), count=3).isfinite().all()  # padding
+    assert diverse(torch.randn(1, 3, 4), count=7).shape == (1, 3)

@@ -152,6 +152,17 @@ def test_a_joined_tower_keeps_the_fingerprint_of_its_origin_s_tokens(parts: Path
     assert vision_fingerprint(model) == before
 
 
+def test_the_vision_side_of_a_joined_model_stays_as_it_was(parts: Path, tmp_path: Path) -> None:
+    joined = joined_towers(str(parts / "clip"), str(parts / "bert"))
+    text, config = joined.text, joined.vision.config
+    own = JoinedBackbone(config, text, width=6, resize_mode="squash", local_patches=True)
+    checkpoint.save(Model(own, CONFIG), tmp_path / "own")
+    again = joined_towers(str(tmp_path / "own"), str(parts / "bert"))
+    assert (again.resize_mode, again.local_patches) == ("squash", True)
+    assert vision_fingerprint(Model(again, CONFIG)) == vision_fingerprint(Model(own, CONFIG))
+    assert (joined.resize_mode, joined.local_patches) == ("shortest", False)
+
+
 def test_models_without_such_towers_are_told(parts: Path, tmp_path: Path) -> None:
     siglip, _ = towers.folder("siglip", tmp_path / "siglip")
     checkpoint.save(checkpoint.load(siglip), tmp_path / "saved")

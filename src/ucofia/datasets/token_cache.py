@@ -133,6 +133,8 @@ def settings_of(model: Model, *, frames: int = 12, rule: Rule = "uniform") -> To
 def vision_fingerprint(model: Model) -> str:
     """Identify the tower that gives tokens; text towers and projections above it do not count."""
     digest = hashlib.blake2b(repr(model.pixels).encode(), digest_size=8)
+    if getattr(model.backbone, "local_patches", False):
+        digest.update(b"local patches")
     state: Mapping[str, torch.Tensor] = model.backbone.state_dict()  # type: ignore[attr-defined]
     hash_tensors(digest, {n: t for n, t in state.items() if not n.startswith(BEHIND_TOKENS)})
     return digest.hexdigest()

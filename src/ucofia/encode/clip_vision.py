@@ -3,6 +3,12 @@
 Parts have the names of transformers' `CLIPVisionModelWithProjection`, whose weights load as they
 are; tests compare it with the library's own output. Where only features are asked for on a
 processor, `int8` computes it with cheaper products.
+
+CLIP trained only the picture's own token. In its last block attention moves what a patch shows to
+other places, so that texts find their patch less often than by chance (docs/experiments.md). With
+`local_patches` patches pass the last block as its values alone, without attention, residual and
+MLP: each then tells of its own place (MaskCLIP: Zhou, Loy, Dai, "Extract Free Dense Labels from
+CLIP", ECCV 2022). The picture's own token is the same.
 """
 
 from collections.abc import Callable
@@ -60,12 +66,16 @@ class ClipVision(nn.Module):
         self.config = config
 
     def forward(
-        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+        self,
+        pixels: Float[Tensor, "b c h x"],
+        kept: Int[Tensor, " n"] | None = None,
+        *,
+        local_patches: bool = False,
     ) -> Float[Tensor, "b n d"]:
         """Encode every token of every picture, or only those at some positions."""
         tower = self.vision_model
         network = int8.int8_vision(tower) if int8.can_use_int8(tower) else tower
-        hidden = network(pixels, kept)
+        hidden = network(pixels, kept, local_patches=local_patches)
         return normalize(self.visual_projection(tower.post_layernorm(hidden)), dim=-1)
 
 
@@ -91,13 +101,20 @@ class VisionTransformer(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(
-        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+        self,
+        pixels: Float[Tensor, "b c h x"],
+        kept: Int[Tensor, " n"] | None = None,
+        *,
+        local_patches: bool = False,
     ) -> Float[Tensor, "b n e"]:
         """Return the last hidden states, before the last norm."""
         x: Tensor = self.pre_layrnorm(self.embeddings(pixels, kept))
-        for block in self.encoder["layers"]:  # type: ignore[attr-defined]
+        *blocks, last = self.encoder["layers"].children()
+        assert isinstance(last, ClipBlock)
+        for block in blocks:
             x = block(x)
-        return x
+        found: Tensor = last.with_local_patches(x) if local_patches else last(x)
+        return found
 
 
 class PatchEmbeddings(nn.Module):
@@ -143,11 +160,29 @@ class ClipBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
         """Apply self-attention, then the MLP."""
+        query, key, value = self._heads_of(x)
+        return self._after(x, attend(query, key, value, is_causal=self.is_causal))
+
+    def with_local_patches(self, x: Float[Tensor, "b n e"]) -> Float[Tensor, "b n e"]:
+        """Apply the block to the first token; of every other one return its values alone."""
+        query, key, value = self._heads_of(x)
+        first = self._after(x[:, :1], attend(query[:, :, :1], key, value))
+        return torch.cat([first, self._joined(value[:, :, 1:])], dim=1)
+
+    def _heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key and value of every head."""
         y, own, shape = self.layer_norm1(x), self.self_attn, (*x.shape[:2], self.heads, -1)
         query, key, value = (
             own[name](y).view(shape).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
         )
-        seen = attend(query, key, value, is_causal=self.is_causal)
-        x = x + own["out_proj"](seen.transpose(1, 2).flatten(2))
+        return query, key, value
+
+    def _joined(self, heads: Tensor) -> Tensor:
+        joined: Tensor = self.self_attn["out_proj"](heads.transpose(1, 2).flatten(2))
+        return joined
+
+    def _after(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Add what was attended to, then the MLP's answer."""
+        x = x + self._joined(seen)
         x = x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.layer_norm2(x))))
         return x

@@ -82,20 +82,26 @@ class Int8Vision:
         self._blocks = [_Int8Block(block) for block in tower.encoder.layers]
 
     def __call__(
-        self, pixels: Float[Tensor, "b c h x"], kept: Int[Tensor, " n"] | None = None
+        self,
+        pixels: Float[Tensor, "b c h x"],
+        kept: Int[Tensor, " n"] | None = None,
+        *,
+        local_patches: bool = False,
     ) -> Float[Tensor, "b n d"]:
         """Return the last hidden states, computed one picture at a time.
 
         One picture fits into the CPU's cache, and its result does not depend on the batch size:
         float sums do, and quantisation would enlarge their last digits to about 1e-3.
         """
-        return torch.cat([self._one(picture, kept) for picture in torch.split(pixels, 1)])
+        pictures = torch.split(pixels, 1)
+        return torch.cat([self._one(picture, kept, local_patches) for picture in pictures])
 
-    def _one(self, picture: Tensor, kept: Tensor | None) -> Tensor:
+    def _one(self, picture: Tensor, kept: Tensor | None, local_patches: bool) -> Tensor:
         x = _normed(self._embeddings(picture, kept), self._first)
-        for block in self._blocks:
+        *blocks, last = self._blocks
+        for block in blocks:
             x = block(x, self._heads)
-        return x
+        return (last.with_local_patches if local_patches else last)(x, self._heads)
 
 
 class _Int8Block:
@@ -116,10 +122,24 @@ class _Int8Block:
         )
 
     def __call__(self, x: Tensor, heads: int) -> Tensor:
+        query, key, value = self._heads_of(x, heads)
+        return self._after(x, attend(query, key, value))
+
+    def with_local_patches(self, x: Tensor, heads: int) -> Tensor:
+        """Do what `ClipBlock.with_local_patches` does."""
+        query, key, value = self._heads_of(x, heads)
+        first = self._after(x[:, :1], attend(query[:, :, :1], key, value))
+        return torch.cat([first, self._joined(value[:, :, 1:])], dim=1)
+
+    def _heads_of(self, x: Tensor, heads: int) -> Tensor:
         shape = (*x.shape[:2], 3, heads, x.shape[2] // heads)
-        joined = self._attention_in(_normed(x, self._norm1)).view(shape)
-        query, key, value = joined.permute(2, 0, 3, 1, 4)
-        x = x + self._attention_out(attend(query, key, value).transpose(1, 2).flatten(2))
+        return self._attention_in(_normed(x, self._norm1)).view(shape).permute(2, 0, 3, 1, 4)
+
+    def _joined(self, heads: Tensor) -> Tensor:
+        return self._attention_out(heads.transpose(1, 2).flatten(2))
+
+    def _after(self, x: Tensor, seen: Tensor) -> Tensor:
+        x = x + self._joined(seen)
         return x + self._mlp_out(silu(self._mlp_in(_normed(x, self._norm2)), inplace=True))
 
 

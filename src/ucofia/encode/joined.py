@@ -64,6 +64,7 @@ class JoinedBackbone(nn.Module):
         card: str = "",
         reads: bool = False,
         resize_mode: ResizeMode = "shortest",
+        local_patches: bool = False,
     ) -> None:
         super().__init__()
         if reads and not isinstance(text, SentenceTower):
@@ -78,6 +79,7 @@ class JoinedBackbone(nn.Module):
         self.width: int = width or vision.projection_dim
         self.token_width: int = vision.projection_dim
         self.resize_mode = resize_mode
+        self.local_patches = local_patches
         self.pixels: PixelSpec | None = PixelSpec(vision.image_size, MEAN, STD, resize_mode)
         self.logit_scale = LOGIT_SCALE
         self.frame_projection = nn.Linear(vision.projection_dim, width) if width else None
@@ -95,7 +97,8 @@ class JoinedBackbone(nn.Module):
         else:
             text = SentenceTower.from_description(values["text"], folder)
         vision = of_known(ClipVisionConfig, values["vision"])
-        later = {name: values[name] for name in ("reads", "resize_mode") if name in values}
+        names = ("reads", "resize_mode", "local_patches")
+        later = {name: values[name] for name in names if name in values}
         return cls(vision, text, width=values["width"], stop_words=values["stop_words"], **later)
 
     def describe(self) -> dict[str, Any]:
@@ -109,6 +112,7 @@ class JoinedBackbone(nn.Module):
             # Said only where it is not the default, so that older fingerprints stay.
             **({"reads": True} if self.reading_projection is not None else {}),
             **({} if self.resize_mode == "shortest" else {"resize_mode": self.resize_mode}),
+            **({"local_patches": True} if self.local_patches else {}),
         }
 
     def assets(self) -> dict[str, str]:
@@ -180,7 +184,8 @@ class JoinedBackbone(nn.Module):
         page = reading.drawn(text, side=config.image_size, patch=config.patch_size)
         mean, std = (like.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
         pixels = (page.grey.to(like) / 255 - mean) / std
-        tokens: Tensor = self.vision(pixels[None], page.kept.to(like.device))
+        kept = page.kept.to(like.device)
+        tokens: Tensor = self.vision(pixels[None], kept, local_patches=self.local_patches)
         return tokens[0, 0].clone()  # not the other tokens with it
 
     def encode_frames(
@@ -198,7 +203,7 @@ class JoinedBackbone(nn.Module):
 
     def vision_tokens(self, pixels: Num[Tensor, "b c h x"]) -> Float[Tensor, "b n e"]:
         """Encode all tokens of every frame in the vision tower's own space."""
-        tokens: Tensor = self.vision(pixels)
+        tokens: Tensor = self.vision(pixels, local_patches=self.local_patches)
         return tokens
 
     def project_tokens(self, tokens: Float[Tensor, "*b e"]) -> Float[Tensor, "*b d"]:

@@ -84,7 +84,7 @@ def is_adapted(module: nn.Module) -> bool:
 
 
 def tower_fingerprint(backbone: nn.Module) -> str:
-    """Identify the weights of towers, and a way of making squares that is not CLIP's.
+    """Identify the weights of towers, and ways of making squares and patches that are not CLIP's.
 
     Parts that start untrained do not count.
     """
@@ -92,6 +92,8 @@ def tower_fingerprint(backbone: nn.Module) -> str:
     pixels: Any = getattr(backbone, "pixels", None)  # a vision tower by itself has none
     if pixels is not None and pixels.resize_mode != "shortest":
         digest.update(pixels.resize_mode.encode())
+    if getattr(backbone, "local_patches", False):
+        digest.update(b"local patches")
     fresh: Any = backbone.fresh
     state = backbone.state_dict()
     hash_tensors(digest, {n: t for n, t in state.items() if not is_in(n, fresh)})

@@ -68,6 +68,31 @@ def nearness(tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n"]:
     return (directions * directions[..., :1, :]).sum(-1)
 
 
+def diverse(tokens: Float[Tensor, "*b n d"], *, count: int) -> Float[Tensor, "*b n"]:
+    """Score tokens so that `count` patches that are like their frame, and unlike each other, lead.
+
+    Greedy: the patch most like the frame, then again and again the one whose likeness to the
+    frame, from 0 to 1 over the frame's patches, times its unlikeness to all chosen ones is largest
+    (maximal marginal relevance). So a frame's patches show several of its things. The chosen ones
+    score 2 and more, the first one most; all others keep their `nearness`.
+    """
+    directions = nn.functional.normalize(tokens, dim=-1)
+    near = (directions * directions[..., :1, :]).sum(-1)
+    patches, score = directions[..., 1:, :], near.clone()
+    low, high = (near[..., 1:].amin(-1, keepdim=True), near[..., 1:].amax(-1, keepdim=True))
+    relevance = (near[..., 1:] - low) / (high - low).clamp(min=torch.finfo(near.dtype).tiny)
+    like = torch.zeros_like(relevance)
+    is_chosen = torch.zeros_like(relevance, dtype=torch.bool)
+    for place in range(min(count, relevance.shape[-1])):
+        worth = (relevance * (1 - like)).masked_fill(is_chosen, float("-inf"))
+        best = top_patches(worth, k=1)
+        is_chosen.scatter_(-1, best, value=True)
+        score[..., 1:].scatter_(-1, best, float(1 + count - place))
+        chosen = patches.gather(-2, best[..., None].expand(*best.shape, patches.shape[-1]))
+        like = torch.maximum(like, (patches * chosen).sum(-1))
+    return score
+
+
 def nearest_patches(tokens: Float[Tensor, "*b n d"], *, count: int) -> Float[Tensor, "*b m d"]:
     """Keep the frame's own token and the `count` patches most like it, in spatial order."""
     return gather_patches(tokens, top_patches(nearness(tokens)[..., 1:], k=count))

@@ -23,7 +23,6 @@ from ucofia.datasets.token_cache import TokenFrames
 from ucofia.encode import lora
 from ucofia.encode.backbone import Backbone, TextTower
 from ucofia.encode.clip import ClipBackbone
-from ucofia.encode.clip_vision import ClipVision
 from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.precomputed import FeaturesBackbone
 from ucofia.encode.sentence_encoder import SentenceTower
@@ -77,6 +76,8 @@ def is_joined(backbone: str) -> bool:
 def joined_towers(vision: str, text: str) -> JoinedBackbone:
     """Join the vision tower of one model with the text tower of another.
 
+    What is joined already keeps its way of making squares of frames, and tokens of patches.
+
     Args:
         vision: Name, folder or file of a model with a CLIP vision tower.
         text: A CLIP, a model with a sentence encoder, or the transformers folder of one.
@@ -84,9 +85,21 @@ def joined_towers(vision: str, text: str) -> JoinedBackbone:
     Raises:
         SettingError: A model does not have such a tower.
     """
-    seeing = _vision_of(vision)
-    joined = JoinedBackbone(seeing.config, _text_of(text))
-    joined.vision.load_state_dict(seeing.state_dict())
+    towers = checkpoint.load(vision).backbone
+    if isinstance(towers, JoinedBackbone):
+        joined = JoinedBackbone(
+            towers.vision.config,
+            _text_of(text),
+            resize_mode=towers.resize_mode,
+            local_patches=towers.local_patches,
+        )
+        joined.vision.load_state_dict(towers.vision.state_dict())
+    elif isinstance(towers, ClipBackbone):
+        seeing = towers.vision_tower()
+        joined = JoinedBackbone(seeing.config, _text_of(text))
+        joined.vision.load_state_dict(seeing.state_dict())
+    else:
+        raise SettingError("vision", vision, "it has no CLIP vision tower that could be joined")
     return joined
 
 
@@ -122,15 +135,6 @@ def _on_trained_towers(folder: Path, config: ModelConfig) -> Model:
     model = Model(towers, config)
     model.source = trained.source
     return model
-
-
-def _vision_of(name: str) -> ClipVision:
-    towers = checkpoint.load(name).backbone
-    if isinstance(towers, JoinedBackbone):
-        return towers.vision
-    if isinstance(towers, ClipBackbone):
-        return towers.vision_tower()
-    raise SettingError("vision", name, "it has no CLIP vision tower that could be joined")
 
 
 def _text_of(name: str) -> TextTower:
