@@ -1,4 +1,4 @@
-"""Indexes from strangers: whatever their folders hold, nothing of others is lost, and all is told."""
+"""Indexes from strangers: whatever their folders hold, nothing is lost and all is told."""
 
 import json
 import shutil
@@ -133,5 +133,5 @@ def test_impossible_settings_of_a_strange_index_are_a_sentence(
     table = lance.dataset(folder / "segments.lance")
     text = json.dumps(json.loads(table.schema.metadata[SETTINGS_KEY]) | values)
     table.update_schema_metadata({SETTINGS_KEY.decode(): text})
-    with pytest.raises(DamagedIndexError, match="its (settings|column)"):
+    with pytest.raises(DamagedIndexError, match=r"its (settings|column)"):
         Index.open(folder, colour_model())
