@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ucofia.datasets import folder, frame_cache
+from ucofia.datasets import cache_files, folder
 from ucofia.datasets.dataloader import video_batches
 from ucofia.datasets.frame_cache import CacheSettings, fill_cache, open_cache
 from ucofia.datasets.types import VideoItem
@@ -80,7 +80,7 @@ def test_an_interrupted_run_keeps_what_it_had_and_the_next_one_does_the_rest(vid
 
 
 def test_small_shards_hold_the_same(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr(frame_cache, "_SHARD_BYTES", 1)
+    monkeypatch.setattr(cache_files, "SHARD_BYTES", 1)
     fill_cache(videos, tmp_path, SETTINGS)
     assert len(list(tmp_path.glob("shard-*.bin"))) == len(videos)
     cache = open_cache(tmp_path)
@@ -88,7 +88,7 @@ def test_small_shards_hold_the_same(videos, tmp_path, monkeypatch):
 
 
 def test_a_shard_without_its_index_or_with_lost_bytes_is_done_again(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr(frame_cache, "_SHARD_BYTES", 1)
+    monkeypatch.setattr(cache_files, "SHARD_BYTES", 1)
     fill_cache(videos[:3], tmp_path, SETTINGS)
     first, second, third = sorted(tmp_path.glob("shard-*.bin"))
     first.write_bytes(first.read_bytes()[:-1])

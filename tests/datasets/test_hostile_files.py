@@ -12,7 +12,8 @@ import pytest
 
 from ucofia.datasets import folder
 from ucofia.datasets.annotations import VideoFiles
-from ucofia.datasets.frame_cache import failures, open_cache
+from ucofia.datasets.cache_files import failures
+from ucofia.datasets.frame_cache import open_cache
 from ucofia.datasets.registry import BUILT_IN, open_data
 from ucofia.errors import AnnotationError, MatrixError, UCoFiAError
 from ucofia.evaluate.matrix_files import load_levels, load_truth

@@ -14,7 +14,7 @@ from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import DataOption, DeviceOption, JsonOption, ModelOption
 
 if TYPE_CHECKING:
-    from ucofia.datasets.frame_cache import CacheReport
+    from ucofia.datasets.cache_files import CacheReport
     from ucofia.datasets.types import Dataset, VideoItem
     from ucofia.model import Model
 

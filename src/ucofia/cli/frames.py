@@ -39,7 +39,8 @@ def train_data(
     Raises:
         UndecodedVideosError: Some videos cannot be decoded.
     """
-    from ucofia.datasets.frame_cache import failures, open_cache
+    from ucofia.datasets.cache_files import failures
+    from ucofia.datasets.frame_cache import open_cache
     from ucofia.datasets.splits import keep_videos
     from ucofia.train.settings import TrainData
 

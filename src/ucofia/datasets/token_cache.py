@@ -1,16 +1,14 @@
 """A cache of visual tokens of a frozen tower: later trainings and tests decode no frames.
 
-A token cache is a folder like a frame cache (`frame_cache.py`): shards appear whole, so that a
-killed run leaves a valid, smaller cache. `tokens.json` says how frames were chosen and which tower
-looked at them. Each video is float16 [f n d]: what `Model.vision_tokens` returns for its frames,
-the frame token first. A model whose tower or crop differs is refused; the text side and a
+A token cache is a folder of shards (`cache_files`). `tokens.json` says how frames were chosen and
+which tower encoded them. Each video is float16 [f n d]: what `Model.vision_tokens` returns for its
+frames, the frame token first. A model whose tower or crop differs is refused; the text side and a
 projection above the vision tower may differ.
 
 Several processes, also of several commands, may fill one cache at the same time.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -23,20 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucofia.atomic import write_atomic
 from ucofia.config import ModelConfig
-from ucofia.datasets.frame_cache import (
+from ucofia.datasets.cache_files import (
     CachedVideo,
     CacheFailure,
+    CacheFiles,
     CacheReport,
-    CacheSettings,
     ShardWriter,
-    decoded,
     is_fresh,
     list_failed,
     remove_orphans,
+    require_same,
     stored_videos,
 )
+from ucofia.datasets.frame_cache import CacheSettings, decoded
 from ucofia.datasets.frame_sources import Frames
 from ucofia.datasets.types import VideoItem
 from ucofia.encode.patches import nearest_patches
@@ -50,6 +48,9 @@ from ucofia.video.sample import Rule
 
 TOKEN_CACHE_FORMAT = 1
 SETTINGS = "tokens.json"
+_FILES = CacheFiles(
+    SETTINGS, TOKEN_CACHE_FORMAT, "token cache", "make one with: ucofia data tokens"
+)
 VIDEOS_PER_CHUNK = 8  # decoded, encoded and written together: what a kill may cost a process
 # Parts of a backbone behind the stored tokens; a change of any other part makes these stale.
 BEHIND_TOKENS = (
@@ -107,7 +108,9 @@ class TokenFrames:
 
     def require(self, model: Model) -> None:
         """Refuse a model whose tower gives other tokens, or that looks at more frames."""
-        _require_same(self.folder, self.settings, settings_of(model, rule=self.settings.rule))
+        _require_same_tower(
+            self.folder, self.settings, settings_of(model, rule=self.settings.rule)
+        )
         if model.config.frames > self.settings.frames:
             rule = f"the cache {self.folder} holds {self.settings.frames} frames of a video"
             raise SettingError("frames", model.config.frames, rule)
@@ -152,21 +155,13 @@ def open_tokens(folder: Path) -> TokenFrames:
     Raises:
         AnnotationError: The folder is no token cache, or a damaged one.
     """
-    advice = "make one with: ucofia data tokens"
-    try:
-        stored = dict(json.loads((folder / SETTINGS).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise AnnotationError(str(folder), "this is not a token cache", advice) from error
-    if stored.pop("format", None) != TOKEN_CACHE_FORMAT:
-        raise AnnotationError(
-            str(folder), f"only token caches of format {TOKEN_CACHE_FORMAT} can be read"
-        )
+    stored = _FILES.read_settings(folder)
     try:
         tokens, width = int(stored.pop("tokens")), int(stored.pop("width"))
         settings = TokenSettings(**stored)
     except (TypeError, ValueError, KeyError) as error:
         where = str(folder / SETTINGS)
-        raise AnnotationError(where, f"it is damaged ({error})", advice) from error
+        raise AnnotationError(where, f"it is damaged ({error})", _FILES.advice) from error
     return TokenFrames(folder, settings, tokens, width, stored_videos(folder))
 
 
@@ -260,34 +255,22 @@ def tokens_of_crops(model: Model, crops: Frames) -> Frames:
 
 
 def _prepared(folder: Path, model: Model, settings: TokenSettings) -> TokenSettings:
-    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SETTINGS).exists():
         blank = np.zeros((1, 3, settings.size, settings.size), dtype=np.uint8)
         _, tokens, width = tokens_of_crops(model, blank).shape
-        stored = {
-            "format": TOKEN_CACHE_FORMAT,
-            **asdict(settings),
-            "tokens": tokens,
-            "width": width,
-        }
-        write_atomic(folder / SETTINGS, json.dumps(stored, indent=2) + "\n")
+        _FILES.write_settings(folder, {**asdict(settings), "tokens": tokens, "width": width})
     holds = open_tokens(folder).settings
-    _require_same(folder, holds, settings)
-    if holds.frames != settings.frames:
-        rule = f"the cache {folder} was made with {holds.frames}; use that, or another folder"
-        raise SettingError("frames", settings.frames, rule)
+    _require_same_tower(folder, holds, settings)
+    where, advice = f"the cache {folder}", "use that, or another folder"
+    require_same(holds, settings, ["frames"], cache=where, advice=advice)
     remove_orphans(folder)
     return settings
 
 
-def _require_same(folder: Path, holds: TokenSettings, asked: TokenSettings) -> None:
-    for name in ("tower", "size", "resize_mode", "rule"):
-        if getattr(holds, name) != getattr(asked, name):
-            rule = (
-                f"the token cache {folder} was made with {getattr(holds, name)!r}; use the tower "
-                f"that made it, or make another cache: ucofia data tokens"
-            )
-            raise SettingError(name, getattr(asked, name), rule)
+def _require_same_tower(folder: Path, holds: TokenSettings, asked: TokenSettings) -> None:
+    names, where = ["tower", "size", "resize_mode", "rule"], f"the token cache {folder}"
+    advice = "use the tower that made it, or make another cache: ucofia data tokens"
+    require_same(holds, asked, names, cache=where, advice=advice)
 
 
 # Of an encoding process of several: loaded once, used for every part.
