@@ -1,16 +1,20 @@
-"""Write the file tree of docs/architecture.md, one line per file, from the files' own docstrings.
+"""Write the generated lists of the docs: the file tree, and the entries of the experiments.
 
-python scripts/tree.py          # rewrite the part between the markers
-python scripts/tree.py --check  # exit code 1 if that would change it
+A file's line is the first one of its docstring; an entry's is its heading.
+
+python scripts/tree.py          # rewrite the parts between the markers
+python scripts/tree.py --check  # exit code 1 if that would change a page
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- tree -->", "<!-- /tree -->"
+TREE = "<!-- tree -->", "<!-- /tree -->"
+ENTRIES = "<!-- entries -->", "<!-- /entries -->"
 
 
 def line(path: Path) -> str:
@@ -37,16 +41,38 @@ def tree() -> str:
     return "\n".join(lines).strip("\n")
 
 
+def entries(page: str) -> str:
+    """List the entries by their days, in the order of the page, which is newest first."""
+    lines, last = [], ""
+    for day, title in re.findall(r"(?m)^## (\d{4}-\d\d-\d\d): (.*)$", page):
+        if day != last:
+            lines += ["", f"**{day}**", ""]
+            last = day
+        words = re.sub(r"[^\w\s-]", "", f"{day}: {title}").strip().lower()
+        anchor = re.sub(r"[-\s]+", "-", words)
+        lines.append(f"- [{title}](#{anchor})")
+    return "\n".join(lines).strip("\n")
+
+
+def written(page: str, marks: tuple[str, str], text: str) -> str:
+    """Return a page with a text between two marks."""
+    before, rest = page.split(marks[0])
+    return f"{before}{marks[0]}\n{text}\n{marks[1]}{rest.split(marks[1])[1]}"
+
+
 def main() -> int:
-    page = ROOT / "docs" / "architecture.md"
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    new = f"{before}{BEGIN}\n```\n{tree()}\n```\n{END}{after}"
-    if "--check" in sys.argv:
-        return int(new != text)
-    page.write_text(new, encoding="utf-8")
-    return 0
+    is_changed = False
+    for name in ("architecture.md", "experiments.md"):
+        place = ROOT / "docs" / name
+        old = place.read_text(encoding="utf-8")
+        if name == "architecture.md":
+            new = written(old, TREE, f"```\n{tree()}\n```")
+        else:
+            new = written(old, ENTRIES, entries(old))
+        is_changed |= new != old
+        if "--check" not in sys.argv:
+            place.write_text(new, encoding="utf-8")
+    return int(is_changed and "--check" in sys.argv)
 
 
 if __name__ == "__main__":
