@@ -12,7 +12,7 @@ from ucofia.cluster.search import ShardedIndex
 from ucofia.cluster.shard_actor import Request, Shard, ShardActor
 from ucofia.cluster.shards import Actors, floor, merge_top_k, shards_of, shares
 from ucofia.errors import ClusterError
-from ucofia.index import snapshot as snapshots
+from ucofia.index import derived
 from ucofia.index.index import Index
 from ucofia.index.search import search
 from ucofia.index.search.scoring import Query, Ranking
@@ -162,7 +162,7 @@ def test_shards_take_the_candidates_of_one_machine(
 
 
 def test_a_preview_grows_with_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PREVIEW_FROM", 200)
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 200)
     index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
     places = set()
     for part, rows in enumerate((300, 40, 1)):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from fakes import COLOURS, clip, colour_model
 
+from ucofia import bank_features
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance, bank, bank as banks, confidence
+from ucofia.index.calibration import balance, bank as banks, confidence
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.query.text_kinds import kinds_of, prompt
@@ -61,7 +62,7 @@ def test_who_came_first_does_not_change_a_bit(index: Index, is_known: bool) -> N
     model, collection = index.model, index.collection()
     bank = banks.read(index._store)
     assert bank is not None
-    texts = banks.encoded_texts(model, TEXTS, "", None)
+    texts = bank_features.encoded_texts(model, TEXTS, "", None)
     known = bank.potentials if is_known else None
     shuffled = np.random.default_rng(0).permutation(len(collection))
     one, other = (
@@ -282,7 +283,7 @@ def test_a_bank_is_encoded_once_for_all_indexes(
     tmp_path: Path, videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(bank, "FEWEST_CACHED", len(TEXTS))
+    monkeypatch.setattr(bank_features, "FEWEST_CACHED", len(TEXTS))
     model, encoded = colour_model(), Model.encode_texts
     asked: list[int] = []
 

@@ -83,7 +83,7 @@ def scores(_: Path) -> None:
 def add(small: Path) -> None:
     from fakes import clip, colour_model
 
-    from ucofia.index import snapshot
+    from ucofia.index import derived
     from ucofia.index.index import Index
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -92,9 +92,9 @@ def add(small: Path) -> None:
         index = Index.create(small / "index", colour_model())
         index.add(folder)
         _fill(small)
-        snapshot.PREVIEW_FROM = 2
+        derived.PREVIEW_FROM = 2
         collection = index.collection()
-        snapshot.update_preview(index._store, collection, None, index.model, is_locked=True)
+        derived.update_preview(index._store, collection, None, index.model, is_locked=True)
         has_preview = index.newest().preview is not None
         _say(f"{index.info().videos} videos, preview: {has_preview}")
 

@@ -23,7 +23,7 @@ from ucofia.errors import (
     NotExplainableError,
     VersionGoneError,
 )
-from ucofia.index import snapshot
+from ucofia.index import derived
 from ucofia.index.calibration import bank as banks
 from ucofia.index.index import Index
 from ucofia.index.search import preview as previews, search
@@ -172,7 +172,7 @@ def test_what_turns_nan_on_the_disk_leaves_the_others_to_be_found(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 100)
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 100)
     monkeypatch.setattr(search, "FAST_FROM", 100)
     index = Index.open(folder, colour_model())
     rows = list(index._store.rows())
@@ -326,7 +326,7 @@ def test_recall_is_measured_again_when_a_preview_comes(
     index.add(made / "videos")
     before = index.newest()
     index.fast_recall()
-    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)  # as when the disk was full before
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 2)  # as when the disk was full before
     index.add(made / "videos")
     reader = Index.open(tmp_path / "index", index.model)
     reader.fast_recall()
@@ -337,7 +337,7 @@ def test_recall_is_measured_again_when_a_preview_comes(
 def test_the_preview_of_an_index_names_it(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 2)
     index = Index.create(tmp_path / "index", colour_model())
     index.add(made / "videos")
     found = previews.read(tmp_path / "index" / "preview")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from fakes import BANK, clip, colour_model, swapped_model
 
+from ucofia import bank_features
 from ucofia.errors import IndexReplacedError, ModelMismatchError
 from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.index import Index
@@ -30,7 +31,7 @@ def test_a_version_that_is_held_keeps_its_model(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCOFIA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(banks, "FEWEST_CACHED", len(TEXTS))
+    monkeypatch.setattr(bank_features, "FEWEST_CACHED", len(TEXTS))
     model, other = colour_model(), swapped_model()
     assert model.video_fingerprint() == other.video_fingerprint()
     index = Index.open(folder, model)
@@ -42,7 +43,7 @@ def test_a_version_that_is_held_keeps_its_model(
     assert found(held, "red") == before
     assert held.describe(video, TEXTS, top=1)[0].text == "red"
     # What is kept under a model's fingerprint are its own features.
-    (kept,) = banks.encoded_texts(model, TEXTS, model.fingerprint(), None)
+    (kept,) = bank_features.encoded_texts(model, TEXTS, model.fingerprint(), None)
     (encoded,) = model.encode_texts(TEXTS)
     torch.testing.assert_close(kept.sentence, encoded.sentence)
 

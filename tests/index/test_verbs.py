@@ -16,7 +16,7 @@ from PIL import Image
 
 from ucofia.cli import main
 from ucofia.errors import NotAVideoError, NotInIndexError, SettingError
-from ucofia.index import snapshot
+from ucofia.index import derived
 from ucofia.index.index import Index
 from ucofia.index.results import export
 from ucofia.index.results.hits import Filters
@@ -114,7 +114,7 @@ def test_removed_videos_are_gone_and_the_files_stay(index: Index, videos: Path) 
 def test_a_preview_stays_when_a_video_goes(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "PREVIEW_FROM", 2)
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 2)
     index = Index.create(tmp_path / "previewed", colour_model())
     index.add(videos)
     index.remove(videos / "a" / "green.mp4")

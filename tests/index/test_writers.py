@@ -22,10 +22,10 @@ from lance.file import LanceFileReader
 from ucofia.errors import FileWriteError, ForeignFolderError, IndexBusyError, IndexExistsError
 from ucofia.index import discover, failures, ingest
 from ucofia.index.calibration import balance, bank as banks
+from ucofia.index.derived import preview_folder
 from ucofia.index.failures import KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.results import export
-from ucofia.index.snapshot import preview_folder
 from ucofia.index.storage import location, lock, store, vectors
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import is_below

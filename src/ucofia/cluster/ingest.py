@@ -23,7 +23,7 @@ from ucofia.cluster.balance import solve_on_cluster
 from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexBusyError, IndexWriteError
-from ucofia.index import failures
+from ucofia.index import derived, failures
 from ucofia.index.discover import FoundFile, is_deleted, unreadable_folder
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
@@ -119,7 +119,9 @@ def add(
         run.commit(lock_timeout)
         with index._writing(VERB, lock_timeout, progress) as is_locked:
             run.remove_missing(paths, prune=prune)
-            index._bring_up_to_date(watch, progress, solve_on_cluster, is_locked=is_locked)
+            derived.update(
+                index._store, model, watch, progress, solve_on_cluster, is_locked=is_locked
+            )
     run.report.seconds, run.report.spent = watch.total, watch.seconds
     return run.report
 

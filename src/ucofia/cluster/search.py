@@ -8,12 +8,13 @@ from typing import Self
 from ucofia.cluster import connect
 from ucofia.cluster.shards import Actors, Shards, not_finite
 from ucofia.errors import DamagedIndexError
+from ucofia.index.derived import drop_not_finite, preview_texts
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.index.search.preview import SavedPreview
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
-from ucofia.index.snapshot import Snapshot, drop_not_finite, preview_texts
+from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import READ_ATTEMPTS

@@ -16,13 +16,13 @@ import torch
 
 from ucofia.config import VideoUnit
 from ucofia.errors import ClusterError
+from ucofia.index.derived import PREVIEW_FROM, preview_folder
 from ucofia.index.results.similar import likeness
 from ucofia.index.search import preview as previews, search
 from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Rerank, Searcher
-from ucofia.index.snapshot import PREVIEW_FROM, preview_folder
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.location import is_remote

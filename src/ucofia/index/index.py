@@ -7,29 +7,21 @@ filled it.
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 from ucofia import checkpoint
-from ucofia.errors import DamagedIndexError, UCoFiAError
-from ucofia.index import ingest
+from ucofia.errors import DamagedIndexError, ModelMismatchError, SettingError, UCoFiAError
+from ucofia.index import derived, ingest
 from ucofia.index.calibration import bank as banks
-from ucofia.index.calibration.balance import Solver
-from ucofia.index.calibration.bank import Bank
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
-from ucofia.index.lazy_model import LazyModel, is_gone, require_same_model
 from ucofia.index.queries import Queries
 from ucofia.index.search.preview import SavedPreview
-from ucofia.index.snapshot import (
-    Snapshot,
-    newest,
-    update_preview,
-    usable,
-    usable_collection,
-)
+from ucofia.index.snapshot import Snapshot, newest
 from ucofia.index.storage import vector_index
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.location import where
@@ -63,7 +55,7 @@ class Index(Queries):
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._device = store, device
-        self._lazy = LazyModel(store.path, store.settings, model, device)
+        self._load_model = _loader(store.path, store.settings, model, device)
         self._snapshot: Snapshot | None = None
 
     @classmethod
@@ -146,7 +138,7 @@ class Index(Queries):
         """
         index = cls(Store.open(path), model, device=device)
         if model is not None:
-            require_same_model(index.path, index.settings, model)
+            _require_same_model(index.path, index.settings, model)
         return index
 
     def reopened(self) -> Self:
@@ -161,7 +153,7 @@ class Index(Queries):
         """
         fresh = type(self)(Store.open(self.path), device=self._device)
         if fresh.settings.fingerprint == self.settings.fingerprint:
-            fresh._lazy.held = self._lazy.held
+            fresh._load_model = self._load_model
         return fresh
 
     @property
@@ -187,7 +179,7 @@ class Index(Queries):
             >>> index.model.config.frames
             12
         """
-        return self._lazy.model
+        return self._load_model()
 
     def __len__(self) -> int:
         return len(self._store)
@@ -202,12 +194,12 @@ class Index(Queries):
             >>> len(version.collection), len(index.newest().collection)
             (3, 2)
         """
-        lazy = self._lazy  # a version keeps the model that it belongs to
-        self._snapshot = newest(self._store, self._snapshot, lambda: lazy.model, self._usable)
+        # A version keeps the model that it belongs to, whatever `use_model` does later.
+        self._snapshot = newest(self._store, self._snapshot, self._load_model, self._usable)
         return self._snapshot
 
     def _usable(self, collection: Collection, saved: SavedPreview | None) -> Collection:
-        return usable(collection, saved, self.path)
+        return derived.usable(collection, saved, self.path)
 
     def set_bank(
         self,
@@ -233,7 +225,7 @@ class Index(Queries):
         """
         with self._writing("set_bank", lock_timeout, progress) as is_locked:
             banks.set_texts(self._store, texts)
-            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
+            self._update_derived(progress, is_locked=is_locked)
 
     def add(
         self,
@@ -288,7 +280,7 @@ class Index(Queries):
                 retry=retry,
                 progress=progress,
             )
-            self._bring_up_to_date(watch, progress, is_locked=is_locked)
+            self._update_derived(progress, watch, is_locked=is_locked)
         spent = report.spent | watch.seconds
         report.spent = {name: value for name, value in spent.items() if value >= 0.05}
         report.seconds = watch.total
@@ -326,13 +318,13 @@ class Index(Queries):
         is_recovered = self._recover(lock_timeout, progress) > 0
         with self._writing("remove", lock_timeout, progress) as is_locked:
             if is_recovered and self._has_model():  # also if there is nothing to remove then
-                self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
+                self._update_derived(progress, is_locked=is_locked)
             gone = self._store.files_below(places)
             self._store.remove(gone)
             self._store.refresh()
-            collection = usable_collection(self._store)
+            collection = derived.usable_collection(self._store)
             bank = banks.forget_gone(self._store, collection)
-            update_preview(self._store, collection, bank, None, is_locked=is_locked)
+            derived.update_preview(self._store, collection, bank, None, is_locked=is_locked)
         return len(gone)
 
     def verify(self) -> list[str]:
@@ -376,37 +368,12 @@ class Index(Queries):
         with self._writing("compact", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
-                collection = usable_collection(self._store)
+                collection = derived.usable_collection(self._store)
                 banks.solve(self._store, self.model, collection, bank, progress)
             is_alone = is_locked and not Journal(self.path).is_running()
             self._store.compact(is_locked=is_alone)
             vector_index.update(self._store)
-            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
-
-    def _bring_up_to_date(
-        self,
-        watch: Stopwatch,
-        progress: Progress | None,
-        solver: Solver | None = None,
-        *,
-        is_locked: bool,
-    ) -> None:
-        """Give new segments their biases, and bring the preview up to date; under the lock.
-
-        Without one others may add segments, or solve the bank, meanwhile: then once more.
-        """
-        self._store.index_paths()
-        for _ in range(banks.REPLACED_TRIES):
-            self._store.refresh()
-            version, collection = self._store.version, usable_collection(self._store)
-            with watch.stage("bank"):
-                bank = banks.update(self._store, self.model, collection, progress, solver)
-            if is_locked or self._is_newest(version, bank):
-                break
-        with watch.stage("preview"):
-            if progress is not None:
-                progress("preparing search", 0, None)
-            update_preview(self._store, collection, bank, self.model, is_locked=is_locked)
+            self._update_derived(progress, is_locked=is_locked)
 
     def _has_model(self) -> bool:
         """Return whether the model can be loaded, and warn if not; a removal needs none."""
@@ -415,14 +382,6 @@ class Index(Queries):
         except UCoFiAError as error:
             logger.warning("what was recovered has no confidence until the next `add`: %s", error)
             return False
-
-    def _is_newest(self, version: int, bank: Bank | None) -> bool:
-        """Return whether nobody has written segments, or the bank, since these.
-
-        A commit that met a conflict has opened a newer version than the one that was read.
-        """
-        is_same = self._store.newest().version == version
-        return is_same and banks.is_newest(self._store, bank)
 
     def use_model(
         self,
@@ -455,16 +414,16 @@ class Index(Queries):
             model = checkpoint.load(model, device=self._device)
         fingerprint, encodes = model.fingerprint(), model.video_fingerprint()
         if fingerprint == self.settings.fingerprint:
-            self._lazy.held = self._lazy.held or model
+            self._set_model(model)
             # Other machines, which share an object store, may well have the folder.
-            is_lost = is_gone(self.settings.model) and not self._store.is_remote
+            is_lost = _is_gone(self.settings.model) and not self._store.is_remote
             if model.source and is_lost:
                 with self._writing("use_model", lock_timeout, progress):
                     self._store = self._store.change_model(model.source, fingerprint, encodes)
             return False
         # The model that is left need not be here any more.
         if encodes != (self.settings.video_fingerprint or self.model.video_fingerprint()):
-            require_same_model(self.path, self.settings, model)
+            _require_same_model(self.path, self.settings, model)
         with self._writing("use_model", lock_timeout, progress) as is_locked:
             bank = banks.read(self._store)
             if bank is not None:
@@ -473,10 +432,20 @@ class Index(Queries):
                 # What the other model's texts gave must not be read any more.
                 banks.set_texts(self._store, bank.texts)
             self._store = self._store.change_model(model.source, fingerprint, encodes)
-            self._lazy = LazyModel(self.path, self.settings, model, self._device)
-            self._snapshot = None
-            self._bring_up_to_date(Stopwatch(), progress, is_locked=is_locked)
+            self._set_model(model)
+            self._update_derived(progress, is_locked=is_locked)
         return True
+
+    def _set_model(self, model: Model) -> None:
+        self._load_model = _loader(self.path, self.settings, model, self._device)
+        self._snapshot = None
+
+    def _update_derived(
+        self, progress: Progress | None, watch: Stopwatch | None = None, *, is_locked: bool
+    ) -> None:
+        derived.update(
+            self._store, self.model, watch or Stopwatch(), progress, is_locked=is_locked
+        )
 
     def _recover(self, timeout: float | None, progress: Progress | None) -> int:
         """Commit what killed runs on a cluster have finished, unless one is under way.
@@ -499,3 +468,42 @@ class Index(Queries):
 
 def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+
+
+def _loader(
+    path: str, settings: IndexSettings, given: Model | None, device: str
+) -> Callable[[], Model]:
+    """Return a function that loads the model of an index once, unless it is given."""
+
+    @cache
+    def load() -> Model:
+        if given is not None:
+            return given
+        name = settings.model
+        if not name:
+            rule = "the index was made with a model of no name; pass it: Index.open(path, model)"
+            raise SettingError("model", name, rule)
+        model = checkpoint.load(name, device=device)
+        _require_same_model(path, settings, model)
+        return model
+
+    return load
+
+
+def _require_same_model(path: str, settings: IndexSettings, model: Model) -> None:
+    """Raise `ModelMismatchError` unless a model is the one that filled an index."""
+    fingerprint = model.fingerprint()
+    if fingerprint != settings.fingerprint:
+        raise ModelMismatchError(
+            path,
+            f"{settings.model} ({settings.fingerprint})".strip(),
+            f"{model.source or 'another'} ({fingerprint})",
+            source=model.source,
+            is_alike=model.video_fingerprint() == settings.video_fingerprint,
+            is_later=bool(model.source) and model.source == settings.model,
+        )
+
+
+def _is_gone(name: str) -> bool:
+    """Return whether a model cannot be loaded again: it has no name, or its folder was moved."""
+    return not name or (os.path.isabs(name) and not os.path.exists(name))

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ucofia.config import VideoUnit
 from ucofia.errors import NotInIndexError, SettingError, VersionGoneError
 from ucofia.index.calibration import bank as banks
 from ucofia.index.calibration.bank import (
@@ -24,6 +23,7 @@ from ucofia.index.calibration.bank import (
     TextNormalisation,
     confidence_of,
 )
+from ucofia.index.derived import preview_folder, saved_preview
 from ucofia.index.results import similar as examples
 from ucofia.index.results.combined import (
     QueryPart,
@@ -35,7 +35,7 @@ from ucofia.index.results.combined import (
 from ucofia.index.results.explain import Explanation, explain
 from ucofia.index.results.hits import Filters, Hit, hits_of
 from ucofia.index.results.similar import TextHit
-from ucofia.index.search import preview as previews, search
+from ucofia.index.search import search
 from ucofia.index.search.preview import Preview, SavedPreview
 from ucofia.index.search.pruning import vectors_of
 from ucofia.index.search.scoring import Query, Ranking, prepare_queries, rank_videos, score
@@ -54,9 +54,7 @@ from ucofia.types import VideoFeatures
 
 logger = logging.getLogger(__name__)
 
-PREVIEW_FROM = 2000  # segments; fewer are scored in no time
 ASKED_PER_NEAR = 2  # a vector index knows no biases, which count among the candidates too
-PREVIEW_TEXTS = 200  # of the bank, that show which way words point
 
 Usable: TypeAlias = Callable[[Collection, SavedPreview | None], Collection]
 
@@ -375,7 +373,7 @@ def _version(store: Store) -> tuple[str, int, int]:
 
 def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snapshot:
     version = _version(store)
-    saved = _saved_preview(store)
+    saved = saved_preview(store)
     plain = store.collection()
     is_whole = saved is not None and saved.is_of(plain, store.settings.id)
     if not is_whole:
@@ -390,100 +388,10 @@ def _read(store: Store, load_model: Callable[[], Model], usable: Usable) -> Snap
     return Snapshot(version, collection, found, preview, bank, store.pinned(), load_model)
 
 
-def usable(collection: Collection, saved: SavedPreview | None, path: str) -> Collection:
-    """Leave out the rows that are not finite, with a warning: one would spoil every search.
-
-    The rows of a preview were looked at when it was made.
-    """
-    rows = np.arange(len(collection))
-    if saved is not None:
-        rows = rows[saved.rows_of(collection) < 0]
-    return drop_not_finite(collection, collection.not_finite(rows), path)
-
-
-def drop_not_finite(collection: Collection, bad: Array, path: str) -> Collection:
-    """Leave out rows that are not finite, with a warning."""
-    if not len(bad):
-        return collection
-    names = sorted({collection.segments[row].path for row in bad.tolist()})
-    logger.warning(
-        "%d segments of %s hold NaN or infinity and are left out of every search (of %s%s). "
-        "Remove these files from the index and add them again",
-        len(bad),
-        path,
-        ", ".join(names[:3]),
-        ", ..." if len(names) > 3 else "",
-    )
-    return collection.rows(np.setdiff1d(np.arange(len(collection)), bad))
-
-
-def usable_collection(store: Store) -> Collection:
-    """Read all segments that can be scored, for a writer."""
-    return usable(store.collection(), _saved_preview(store), store.path)
-
-
-def update_preview(
-    store: Store,
-    collection: Collection,
-    bank: Bank | None,
-    model: Model | None,
-    *,
-    is_locked: bool,
-) -> None:
-    """Make or extend the preview where it pays; search is right without it.
-
-    Without a model one that exists is kept up, but none is made.
-    """
-    folder = preview_folder(store)
-    if folder is None:
-        return
-    if is_locked:
-        previews.delete_unused(folder)
-    saved = _saved_preview(store)
-    if len(collection) < PREVIEW_FROM or (saved and saved.is_of(collection, store.settings.id)):
-        return
-    if saved is None and model is None:
-        return
-    texts = preview_texts(bank, model) if saved is None and model is not None else {}
-    try:
-        previews.save(
-            collection,
-            texts,
-            folder,
-            index_id=store.settings.id,
-            version=store.version,
-            is_alone=is_locked,
-        )
-    except OSError as error:
-        logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
-    if is_locked:
-        previews.delete_unused(folder)
-
-
-def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:
-    """What some texts of the bank meet each kind of unit with: which way texts point."""
-    found: dict[VideoUnit, list[Array]] = {}
-    for some in model.encode_texts(bank.prompts(bank.texts[:PREVIEW_TEXTS]) if bank else ()):
-        for query in prepare_queries(model, some):
-            for name in query.levels:
-                found.setdefault(query.unit_of(name), []).append(vectors_of(query, name))
-    return {unit: np.concatenate(parts) for unit, parts in found.items()}
-
-
-def preview_folder(store: Store) -> Path | None:
-    """Where the preview of an index lies; None where it is not local."""
-    return None if store.is_remote else Path(store.path) / "preview"
-
-
 def _recall_folder(store: Store) -> Path:
     """Where the recall of an object store's index is kept; what lies there names no files here."""
     name = hashlib.blake2b(store.path.encode(), digest_size=8).hexdigest()
     return cache_folder() / "recall" / name
-
-
-def _saved_preview(store: Store) -> SavedPreview | None:
-    folder = preview_folder(store)
-    return None if folder is None else previews.read(folder)
 
 
 def _require_top(top: int) -> None:

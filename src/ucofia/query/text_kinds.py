@@ -5,7 +5,7 @@ far. So a query of one or two words is encoded as a short caption, "there is a b
 had an article or not; an activity ("skiing") becomes "someone is skiing". A query that the rules
 below do not recognise as a thing stays as it is. The bank's words are encoded in the same way,
 because they tell what such a query scores by chance. What this is worth: docs/experiments.md,
-"words in a prompt" and "words that are no things".
+"prompts for single words" and "prompts: words that are not things".
 """
 
 import re

@@ -13,13 +13,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from ucofia.atomic import write_tensors
+from ucofia.bank_features import encoded_texts
 from ucofia.errors import DamagedIndexError, IndexWriteError, SettingError, require_unicode
 from ucofia.index.calibration import balance
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
@@ -34,22 +33,17 @@ from ucofia.index.calibration.confidence import (
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store
-from ucofia.package_files import cache_folder
 from ucofia.query.text_kinds import TextKind, kind_of, kinds_of, prompt
 
 if TYPE_CHECKING:  # costs torch, which reading a bank does not need
     from ucofia.model import Model
     from ucofia.progress import Progress
-    from ucofia.types import TextFeatures
 
 logger = logging.getLogger(__name__)
 
 BANK, BIAS = "bank", "bias"
 BIAS_OF, MEAN_OF, DEVIATION_OF = "bias_", "null_mean_", "null_deviation_"  # columns
 METHOD = "kinds, moments, captions"  # of solving: a bank that was solved otherwise is solved again
-FEWEST_CACHED = 500  # texts; the features of fewer are not kept in the cache
-KEPT_FILES = 4  # banks, or models; each takes about 20 MB
-_PARTS = ("sentence", "words", "word_mask")
 _SCORES = ("best", "mean", "variance")
 REPLACED_TRIES = 20  # to write a table that others replace all the time
 CHANGE = 0.5  # segments that came or went, per solved one, above which solving again is due
@@ -453,70 +447,3 @@ def _name(texts: Sequence[str], potentials: dict[str, Array]) -> str:
     for name, values in sorted(potentials.items()):
         digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
-
-
-def encoded_texts(
-    model: "Model", texts: Sequence[str], fingerprint: str, progress: "Progress | None"
-) -> "list[TextFeatures]":
-    """Return the features of a bank's texts, some at a time: from the cache, else encoded.
-
-    Args:
-        model: Encodes what is not known.
-        texts: The bank's, with their prompts.
-        fingerprint: The model's own, which an index knows without reading all weights.
-        progress: Told how many texts are encoded.
-    """
-    is_kept = len(texts) >= FEWEST_CACHED
-    file = _cached_file(texts, fingerprint, model.device.type) if is_kept else None
-    found = _read_features(file, model) if file is not None else []
-    if found:
-        return found
-    done = 0
-    for some in model.encode_texts(texts):
-        found.append(some)
-        done += len(some.sentence)
-        if progress is not None:
-            progress("encoding the bank", done, len(texts))
-    if file is not None:
-        _write_features(file, found)
-    return found
-
-
-def _cached_file(texts: Sequence[str], fingerprint: str, device: str) -> Path:
-    digest = hashlib.sha256("\n".join((fingerprint, device, *texts)).encode()).hexdigest()
-    return cache_folder() / "banks" / f"{digest[:24]}.safetensors"
-
-
-def _read_features(file: Path, model: "Model") -> "list[TextFeatures]":
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from ucofia.types import TextFeatures
-
-    if not file.is_file():
-        return []
-    try:
-        known = load_file(file)
-        return [
-            TextFeatures(*(known[f"{number}.{part}"].to(model.device) for part in _PARTS))
-            for number in range(len(known) // len(_PARTS))
-        ]
-    except (OSError, SafetensorError, KeyError) as error:
-        logger.warning("%s cannot be read, so the bank is encoded again: %s", file, error)
-        return []
-
-
-def _write_features(file: Path, features: "Sequence[TextFeatures]") -> None:
-    stored = {
-        f"{number}.{part}": getattr(some, part).cpu().contiguous()
-        for number, some in enumerate(features)
-        for part in _PARTS
-    }
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(file, stored)
-        files = sorted(file.parent.glob("*.safetensors"), key=lambda one: one.stat().st_mtime)
-        for old in files[:-KEPT_FILES]:
-            old.unlink(missing_ok=True)
-    except OSError as error:  # no room, or a cache that cannot be written: only time is lost
-        logger.info("the features of the bank are not kept: %s", error)

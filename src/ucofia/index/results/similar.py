@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from ucofia.bank_features import encoded_texts
 from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
-from ucofia.index.calibration.bank import encoded_texts
 from ucofia.index.results.hits import Hit, hits_of
 from ucofia.index.search.scoring import Ranking, Scores, finalists, rank_videos, top_k
 from ucofia.index.storage.collection import Collection
