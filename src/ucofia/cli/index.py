@@ -21,7 +21,7 @@ from ucofia.cli.console import (
     size_text,
 )
 from ucofia.cli.hits import distinct_answers, exit_code
-from ucofia.cli.locate import find_index, index_path_for, remember_index
+from ucofia.cli.locate import find_index, index_path_for, open_index, remember_index
 from ucofia.cli.options import (
     ClusterOption,
     DeviceOption,
@@ -280,10 +280,7 @@ def remove(
     store = Store.open(place)
     if not has_pending(place):  # what a killed run has finished may be what is meant
         store.files_below([where(path) for path in paths])
-    with loading("opening the index"):
-        from ucofia.index.index import Index  # costs torch
-
-        opened = Index.open(place)
+    opened = open_index(place)
     with progress_bar(quiet=json) as progress:
         count = opened.remove(paths, lock_timeout=lock_timeout, progress=progress)
     show_json({"removed": count}) if json else show(f"{count} removed")
@@ -293,11 +290,7 @@ def remove(
 @app.command()
 def verify(index: IndexOption = None, json: JsonOption = False) -> int:
     """Read the whole index and compare it with its checksums. Ends with code 1 on damage."""
-    place = find_index(index)
-    with loading("opening the index"):
-        from ucofia.index.index import Index  # costs torch
-
-        opened = Index.open(place)
+    opened = open_index(find_index(index))
     damage = opened.verify()
     if json:
         show_json({"segments": len(opened), "damage": damage})
@@ -311,11 +304,7 @@ def compact(
     index: IndexOption = None, lock_timeout: LockTimeoutOption = None, json: JsonOption = False
 ) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
-    place = find_index(index, or_last=False)
-    with loading("opening the index"):
-        from ucofia.index.index import Index  # costs torch
-
-        opened = Index.open(place)
+    opened = open_index(find_index(index, or_last=False))
     before = opened.info().size_bytes
     with progress_bar(quiet=json) as progress:
         opened.compact(lock_timeout=lock_timeout, progress=progress)
@@ -347,16 +336,13 @@ def export(
     """
     if not 0 < seconds <= 60:
         raise SettingError("seconds", seconds, "a clip is more than 0 and at most 60 s long")
-    where = find_index(index)
-    with loading():
-        from ucofia.index.index import Index  # costs torch
-        from ucofia.index.results.export import cut
-
-        opened = Index.open(where, device=device)
+    opened = open_index(find_index(index), device=device)
     if text is None:
         rows = opened.export(out)
         show_json({"rows": rows, "out": str(out)}) if json else show(f"{rows} rows in {out}")
         return 0
+    from ucofia.index.results.export import cut
+
     newest = opened.newest()
 
     def ask(texts: Sequence[str], count: int) -> "list[list[Hit]]":

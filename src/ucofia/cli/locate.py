@@ -4,9 +4,13 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ucofia.cli.console import print_message
+from ucofia.cli.console import loading, print_message
 from ucofia.errors import NoIndexError, SettingError, UnreadableVideoError
+
+if TYPE_CHECKING:
+    from ucofia.index.index import Index
 
 INDEX_VARIABLE = "UCOFIA_INDEX"
 INDEX_FOLDER = ".ucofia"
@@ -73,6 +77,14 @@ def find_index(given: str | None, *, or_last: bool = True) -> str:
             print_message(f"in the index {last}")
             return str(last)
     raise NoIndexError(None)
+
+
+def open_index(place: str, *, device: str = "cpu") -> "Index":
+    """Open an index, with a message on a terminal while torch is loaded."""
+    with loading("opening the index"):
+        from ucofia.index.index import Index  # costs torch
+
+        return Index.open(place, device=device)
 
 
 def _index_of_folder(named: str) -> str:

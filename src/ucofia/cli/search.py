@@ -18,7 +18,7 @@ from ucofia.cli.console import (
     show_json,
 )
 from ucofia.cli.hits import NO_MATCH, distinct_answers, exit_code, print_answers
-from ucofia.cli.locate import find_index
+from ucofia.cli.locate import find_index, open_index
 from ucofia.cli.options import (
     DeviceOption,
     IndexOption,
@@ -137,13 +137,10 @@ def search(
     texts = _texts(text, queries, also or without)
     _require_kind(explain)
     where = find_index(index)
-    with loading():
-        from ucofia.index.index import Index  # costs torch
-
-        asked = [_question(one, also or [], without or []) for one in texts]
-        filters = filters_from_options(under, min_seconds, max_seconds, since)
-        opened = Index.open(where, device=device)
-        newest = opened.newest()
+    asked = [_question(one, also or [], without or []) for one in texts]
+    opened = open_index(where, device=device)
+    newest = opened.newest()
+    filters = filters_from_options(under, min_seconds, max_seconds, since)
 
     def ask(some: "Sequence[TextQuery]", count: int) -> "list[list[Hit]]":
         return newest.search_many(
@@ -188,10 +185,8 @@ def describe(
     """
     chosen = None if texts is None else lines(texts)
     where = find_index(index)
+    opened = open_index(where, device=device)
     with loading():
-        from ucofia.index.index import Index  # costs torch
-
-        opened = Index.open(where, device=device)
         hits = opened.describe(video, chosen, top=top)
     from ucofia.index.calibration.confidence import match_word
     from ucofia.index.results.deduplicate import matches_first
@@ -228,11 +223,8 @@ def similar(
     Example: ucofia similar beach.jpg --top 5
     """
     where = find_index(index)
-    with loading():
-        from ucofia.index.index import Index  # costs torch
-
-        filters = filters_from_options(under, min_seconds, max_seconds, since)
-        newest = Index.open(where, device=device).newest()
+    newest = open_index(where, device=device).newest()
+    filters = filters_from_options(under, min_seconds, max_seconds, since)
 
     def ask(some: "Sequence[str]", count: int) -> "list[list[Hit]]":
         return [newest.similar(one, top=count, filters=filters) for one in some]

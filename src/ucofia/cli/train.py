@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,9 +28,6 @@ from ucofia.cli.options import (
     changed_recipe,
 )
 from ucofia.errors import TrainingStoppedError, UndecodedVideosError
-
-if TYPE_CHECKING:
-    pass
 
 PresetArgument = Annotated[str, typer.Argument(help="What to train: see `ucofia models`.")]
 OutOption = Annotated[Path, typer.Option(help="Run folder; an unfinished run in it is resumed.")]
@@ -75,7 +72,6 @@ RecomputeOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
-BoardOption = Annotated[bool, typer.Option(help="The same as --track tensorboard.", metavar="")]
 TrackOption = Annotated[
     list[str] | None,
     typer.Option(help="Also log to tensorboard, trackio or wandb; may be repeated."),
@@ -108,7 +104,6 @@ def train(
     precision: PrecisionOption = "float32",
     workers: WorkersOption = 0,
     save_steps: SaveOption = 500,
-    tensorboard: BoardOption = False,
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -157,7 +152,7 @@ def train(
         recompute=recompute,
         workers=workers,
         save_steps=save_steps,
-        track=(*(["tensorboard"] if tensorboard else []), *(track or [])),
+        track=tuple(track or ()),
     )
     world, here = distributed.join(device)
     try:
