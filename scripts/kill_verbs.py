@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from fakes import COLOURS, clip, colour_model
 from tiny_training import TRAIN, tiny_dataset, tiny_model
 
-from ucofia.index import derived, index as indexes, ingest
+from ucofia.index import derived, encode_segments, index as indexes, ingest
 from ucofia.index.calibration import balance
 from ucofia.index.index import Index
 from ucofia.index.search import search
@@ -159,7 +159,7 @@ def small(work: Work, *, without_lock: bool = False) -> Work:
 
     def begin() -> None:
         ingest.COMMIT_SECONDS = 0.0
-        ingest.ENCODE_CLIPS = 2
+        encode_segments.ENCODE_CLIPS = 2
         balance.BANK_SEGMENTS_AT_ONCE = 16
         derived.PREVIEW_FROM = 10
         search.FEW = 0  # so that the preview counts

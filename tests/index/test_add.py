@@ -378,7 +378,7 @@ def test_progress_counts_every_file(index: Index, videos: Path) -> None:
 def test_progress_tells_how_far_a_long_video_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "LONG_SECONDS", 2.0)
+    monkeypatch.setattr(encode_segments, "LONG_SECONDS", 2.0)
     clip(tmp_path / "videos" / "film.mp4", ["red", "green", "blue"], seconds_each=1.0)
     index = Index.create(tmp_path / "index", colour_model(), segment=1.0)
     said: list[str] = []

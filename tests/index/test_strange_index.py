@@ -1,4 +1,4 @@
-"""Indexes from strangers: whatever their folders hold, nothing is lost and all is told."""
+"""Indexes from strangers: whatever their folders hold, nothing else is lost, and all is told."""
 
 import json
 import shutil

@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,8 @@ INDEXED_PICTURE_SUFFIXES = frozenset(
 _MOUNTS = frozenset({"/media", "/mnt", "/run/media", "/Volumes", "/"})
 _USERS_MOUNTS = frozenset({"/media", "/run/media"})
 _LATEST_NS = 2**63 - 1
+HASH_THREADS = 2
+HASHED_AHEAD = 16  # files
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,40 @@ def content_hash(path: str) -> str:
         raise UnreadableVideoError(path, f"it cannot be read ({error.strerror})") from error
 
 
+class HashedFiles:
+    """Files in their order, each with its content hash, which threads compute ahead of its use."""
+
+    def __init__(
+        self, found: Iterable[FoundFile], is_settled: Callable[[FoundFile], bool]
+    ) -> None:
+        self._queue, self._is_settled = deque(found), is_settled
+        self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
+        self._ahead: deque[tuple[FoundFile, Future[str] | None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._ahead)
+
+    def pop(self) -> tuple[FoundFile, Future[str] | None] | None:
+        """Return the next file and its hash, or what will become it; None where none is left.
+
+        A settled file is not read and has no hash.
+        """
+        while self._queue and len(self._ahead) < HASHED_AHEAD:
+            file = self._queue.popleft()
+            is_settled = self._is_settled(file)
+            digest = None if is_settled else self._threads.submit(_hash_of_name, file.path)
+            self._ahead.append((file, digest))
+        return self._ahead.popleft() if self._ahead else None
+
+    def put_back(self, file: FoundFile) -> None:
+        """Add a file at the end: it must be looked at once more."""
+        self._queue.append(file)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+
 def has_changed(file: FoundFile) -> bool:
     """Return whether a file has another size or time than when it was found, or is gone."""
     status = _status(file.path)
@@ -114,6 +152,11 @@ def is_deleted(path: str) -> bool:
             return next(entries, None) is not None
     except OSError:
         return False
+
+
+def _hash_of_name(path: str) -> str:
+    path.encode()  # a name that is no text cannot be stored
+    return content_hash(path)
 
 
 def _status(path: str) -> os.stat_result | None:

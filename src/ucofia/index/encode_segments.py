@@ -5,7 +5,9 @@ that an explanation needs neither the file nor a second pass.
 """
 
 import io
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ from ucofia.encode.patches import top_patches
 from ucofia.errors import NotFiniteError, SettingError
 from ucofia.index.storage.schema import Array, FileIdentity, SegmentRow
 from ucofia.model import Model
+from ucofia.progress import Stopwatch
+from ucofia.timecode import format_timecode
 from ucofia.types import VideoBatch, VideoFeatures
 from ucofia.video.crop import to_image
 from ucofia.video.decode_pool import Clip, DecodeRequest
@@ -29,6 +33,9 @@ SQUARE_PIXELS = 16
 SAME_LEVELS = 16.0
 THUMBNAIL_SIZE = 96
 THUMBNAIL_QUALITY = 75
+ENCODE_CLIPS = 8  # at most at once
+ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
+LONG_SECONDS = 300.0  # of a longer video, progress tells how far it is
 
 
 def decode_request(model: Model, path: Path | str, sampling: Sampling) -> DecodeRequest:
@@ -166,3 +173,44 @@ def thumbnail(crop: UInt8[Array, "3 h x"], aspect_ratio: float = 1.0) -> bytes:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=THUMBNAIL_QUALITY)
     return file.getvalue()
+
+
+class EncodeQueue:
+    """Decoded clips that wait for the model, which encodes them in batches."""
+
+    def __init__(self, model: Model, watch: Stopwatch) -> None:
+        self._model, self._watch = model, watch
+        # Path of the file, number in it, duration of the file in seconds, clip.
+        self._clips: list[tuple[str, int, float, Clip]] = []
+        self._batch = 1  # clips: the first ones are encoded, counted and kept one by one
+        self.within = ""  # how far the long video is that was encoded last
+
+    def put(self, path: str, number: int, duration_seconds: float, clip: Clip) -> None:
+        """Add a clip."""
+        self._clips.append((path, number, duration_seconds, clip))
+
+    def drop(self, path: str) -> None:
+        """Forget the clips of a file."""
+        self._clips = [clip for clip in self._clips if clip[0] != path]
+
+    def encoded(
+        self, identity_of: Callable[[str], FileIdentity], *, whole_batches: bool
+    ) -> Iterator[list[tuple[str, Clip, SegmentRow | None]]]:
+        """Encode what waits, batch by batch; the last one only if it need not be whole."""
+        while len(self._clips) >= (self._batch if whole_batches else 1):
+            some, self._clips = self._clips[: self._batch], self._clips[self._batch :]
+            clips = [(identity_of(path), at, length, clip) for path, at, length, clip in some]
+            began = time.monotonic()
+            with self._watch.stage("encode"):
+                found = rows(self._model, clips)
+            if time.monotonic() - began < ENCODE_SECONDS:
+                self._batch = min(ENCODE_CLIPS, 2 * self._batch)
+            self.within = _moment(*some[-1])
+            yield [(path, clip, row) for (path, *_, clip), row in zip(some, found, strict=True)]
+
+
+def _moment(path: str, _number: int, duration_seconds: float, clip: Clip) -> str:
+    if duration_seconds < LONG_SECONDS or clip.end_second >= duration_seconds:
+        return ""
+    done, end = format_timecode(clip.end_second), format_timecode(duration_seconds)
+    return f" {os.path.basename(path)}, {done} of {end}"

@@ -12,23 +12,21 @@ import logging
 import os
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
 from ucofia.index.contents import Contents
-from ucofia.index.discover import FoundFile, is_deleted
+from ucofia.index.discover import FoundFile, HashedFiles, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
 from ucofia.progress import Progress, Stopwatch
-from ucofia.timecode import format_timecode
 from ucofia.video.decode_pool import Clip, Decoded, DecodeRequest, Failed, decode_many
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Sampling
@@ -37,14 +35,9 @@ logger = logging.getLogger(__name__)
 
 COMMIT_SECONDS = 5.0
 COMMIT_ROWS = 512
-ENCODE_CLIPS = 8  # at most at once
-ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
 PROGRESS_FILES = 500  # files found between two reports of progress
-LONG_SECONDS = 300.0  # of a longer video, progress tells how far it is
 # Longer videos come part by part, so that their frames never lie in memory together.
 PART_SEGMENTS = 60
-HASH_THREADS = 2
-HASHED_AHEAD = 16  # files
 
 
 @dataclass
@@ -153,8 +146,25 @@ def _forget_gone(store: Store, run: "_Run", places: Sequence[str], prune: bool |
     run.report.missing = sorted(set(gone) - set(forgotten))
 
 
+@dataclass
+class _Pending:
+    """What the next commit writes."""
+
+    rows: list[SegmentRow] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)  # files whose rows go
+    copies: list[FileIdentity] = field(default_factory=list)  # of content the index has, perhaps
+    copied_rows: int = 0  # an estimate of theirs
+    failures: dict[str, KnownFailure] = field(default_factory=dict)
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are rows enough for a commit."""
+        return self.copied_rows + len(self.rows) >= COMMIT_ROWS
+
+
 class _Run:
-    """The state of one `add`: known files, files being encoded, rows to be committed."""
+    """One `add`: from the files that were found to rows that are committed."""
 
     def __init__(
         self,
@@ -166,41 +176,30 @@ class _Run:
         *,
         retry: bool,
     ) -> None:
-        self.store, self.model, self.progress, self._watch = store, model, progress, watch
+        self.store, self.model, self._watch = store, model, watch
         self.report = AddReport()
         self.known = store.files()
-        self.total = len(found)
         self.failed_before = failures.known_failures(store)
         self._retry = retry
         self._contents = Contents(self.known)
-        self._queue = deque(found)
-        self._hashing = ThreadPoolExecutor(HASH_THREADS, "hash")
-        self._hashed: deque[tuple[FoundFile, Future[str] | None]] = deque()
-        self._copies: list[FileIdentity] = []  # files whose content the index has, perhaps
-        self._copied_rows = 0  # an estimate of their rows
+        self._files = HashedFiles(found, self._is_settled)
         self._must_decode: set[str] = set()  # copies of what turned out not to be there
         self._open: dict[str, _OpenFile] = {}
         self._waiting: dict[str, list[FileIdentity]] = {}  # for an open file of the same content
-        self._clips: list[tuple[str, int, float, Clip]] = []
-        self._batch = 1  # clips: the first ones are encoded, counted and kept one by one
-        self._rows: list[SegmentRow] = []
-        self._replaced: list[str] = []
-        self._failures: dict[str, KnownFailure] = {}
-        self._committed_at = time.monotonic()
-        self._done = 0
-        self._within = ""  # how far the long video is that is being encoded
+        self._clips = encode.EncodeQueue(model, watch)
+        self._pending = _Pending()
+        self._progress, self._done, self._total = progress, 0, len(found)
         self._report_progress()
 
     def requests(self) -> Iterator[DecodeRequest]:
         """Yield what must be decoded; files that need no decoding are dealt with on the way."""
         while True:
-            self._hash_ahead()
-            if not self._hashed:
-                self._copy()
-                if not self._queue:
+            following = self._files.pop()
+            if following is None:
+                if not self.has_more():
                     return
                 continue
-            file, digest = self._hashed.popleft()
+            file, digest = following
             identity = self._unknown(file, digest)
             if identity is None:
                 self._done += 1
@@ -216,27 +215,19 @@ class _Run:
     def has_more(self) -> bool:
         """Copy what can be copied; tell whether anything is left to look at."""
         self._copy()
-        return bool(self._queue)
+        return len(self._files) > 0
 
     def close(self) -> None:
         """Commit what is complete, and end the threads."""
-        self._hashing.shutdown(cancel_futures=True)
+        self._files.close()
         self.commit()
-
-    def _hash_ahead(self) -> None:
-        """Hash the next files in threads, ahead of their use."""
-        while self._queue and len(self._hashed) < HASHED_AHEAD:
-            file = self._queue.popleft()
-            is_settled = self._is_unchanged(file) or self._known_failure(file) is not None
-            digest = None if is_settled else self._hashing.submit(_digest, file.path)
-            self._hashed.append((file, digest))
 
     def take(self, result: Decoded | Failed) -> None:
         """Process one decoded file, or part of one."""
         path = str(result.request.path)
         if isinstance(result, Failed):
             opened = self._open.pop(path)
-            self._clips = [clip for clip in self._clips if clip[0] != path]
+            self._clips.drop(path)
             self._fail(opened.identity, result.error)
             self._done += 1
             self._release(opened.identity, [])
@@ -246,33 +237,23 @@ class _Run:
         if not opened.clips:  # further parts would say the same again
             self.report.warnings += [f"{path}: {text}" for text in result.warnings]
         for clip in result.clips:
-            self._clips.append((path, opened.clips, result.duration_seconds, clip))
+            self._clips.put(path, opened.clips, result.duration_seconds, clip)
             opened.clips += 1
         opened.is_decoded = result.is_last
-        while len(self._clips) >= self._batch:
-            self.encode(self._batch)
-        late = time.monotonic() - self._committed_at > COMMIT_SECONDS
-        if late or len(self._rows) >= COMMIT_ROWS:
+        self.encode(whole_batches=True)
+        is_late = time.monotonic() - self._pending.since > COMMIT_SECONDS
+        if is_late or len(self._pending.rows) >= COMMIT_ROWS:
             self.encode()
             self.commit()
 
-    def encode(self, most: int | None = None) -> None:
+    def encode(self, *, whole_batches: bool = False) -> None:
         """Encode waiting clips; files that are complete join the next commit."""
-        count = len(self._clips) if most is None else most
-        now, self._clips = self._clips[:count], self._clips[count:]
-        while now:
-            some, now = now[: self._batch], now[self._batch :]
-            clips = [
-                (self._open[path].identity, number, duration, clip)
-                for path, number, duration, clip in some
-            ]
-            began = time.monotonic()
-            with self._watch.stage("encode"):
-                encoded = list(encode.rows(self.model, clips))
-            if time.monotonic() - began < ENCODE_SECONDS:
-                self._batch = min(ENCODE_CLIPS, 2 * self._batch)
-            self._within = _moment(*some[-1])
-            for (path, *_, clip), row in zip(some, encoded, strict=True):
+
+        def identity_of(path: str) -> FileIdentity:
+            return self._open[path].identity
+
+        for batch in self._clips.encoded(identity_of, whole_batches=whole_batches):
+            for path, clip, row in batch:
                 self._keep(path, clip, row)
             for path in [path for path, opened in self._open.items() if opened.is_complete]:
                 self._close(self._open.pop(path))
@@ -296,7 +277,7 @@ class _Run:
             self._release(opened.identity, [])
             return
         rows = self._unless_changed(opened)
-        self._rows += rows
+        self._pending.rows += rows
         self.report.changed += opened.is_change
         self.report.added += not opened.is_change
         self.report.segments += len(rows)
@@ -316,14 +297,14 @@ class _Run:
                 self._decode_later(identity)
 
     def _copy_later(self, identity: FileIdentity) -> None:
-        self._copies.append(identity)
-        self._copied_rows += self._contents.rows(identity.content_hash)
-        if self._copied_rows + len(self._rows) >= COMMIT_ROWS:
+        self._pending.copies.append(identity)
+        self._pending.copied_rows += self._contents.rows(identity.content_hash)
+        if self._pending.is_full:
             self.commit()
 
     def _decode_later(self, identity: FileIdentity) -> None:
         self._must_decode.add(identity.path)
-        self._queue.append(FoundFile(identity.path, identity.size_bytes, identity.mtime_ns))
+        self._files.put_back(FoundFile(identity.path, identity.size_bytes, identity.mtime_ns))
 
     def _unless_changed(self, opened: _OpenFile) -> list[SegmentRow]:
         """Give the rows of a file that changed while it was read a random content hash.
@@ -341,24 +322,24 @@ class _Run:
     def commit(self) -> None:
         """Make everything complete part of the index."""
         self._copy()  # before rows that are to be copied are replaced
-        if self._rows:
+        pending = self._pending
+        if pending.rows:
             with self._watch.stage("commit"):
-                self.store.put(self._rows, replacing=self._replaced)
-            self._contents.note_removed(self._replaced)
-            self._contents.note_stored(row.file for row in self._rows)
-            healed = {row.file.path for row in self._rows} & self.failed_before.keys()
+                self.store.put(pending.rows, replacing=pending.replaced)
+            self._contents.note_removed(pending.replaced)
+            self._contents.note_stored(row.file for row in pending.rows)
+            healed = {row.file.path for row in pending.rows} & self.failed_before.keys()
             failures.forget(self.store, healed)
-            self._rows, self._replaced = [], []
-        if self._failures:
+            pending.rows, pending.replaced = [], []
+        if pending.failures:
             # A file that was fine and is broken now must not answer with what it was. Before it is
             # remembered: a run that is killed in between has it tried again.
-            broken = [path for path in self._failures if path in self.known]
+            broken = [path for path in pending.failures if path in self.known]
             if broken:
                 self.store.remove(broken)
                 self._contents.note_removed(broken)
-            failures.remember(self.store, self._failures.values())
-            self._failures = {}
-        self._committed_at = time.monotonic()
+            failures.remember(self.store, pending.failures.values())
+        self._pending = _Pending()
 
     def _request(self, path: str) -> DecodeRequest:
         sampling = Sampling(
@@ -367,6 +348,10 @@ class _Run:
             most_segments=PART_SEGMENTS,
         )
         return encode.decode_request(self.model, path, sampling)
+
+    def _is_settled(self, file: FoundFile) -> bool:
+        """Return whether a file need not be read: it is as it was when it was last tried."""
+        return self._is_unchanged(file) or self._known_failure(file) is not None
 
     def _is_unchanged(self, file: FoundFile) -> bool:
         known = self.known.get(file.path)
@@ -379,7 +364,7 @@ class _Run:
         failure = self.failed_before.get(file.path)
         return failure if failure and failure.still_holds(file, retry=self._retry) else None
 
-    def _unknown(self, file: FoundFile, digest: "Future[str] | None") -> FileIdentity | None:
+    def _unknown(self, file: FoundFile, digest: Future[str] | None) -> FileIdentity | None:
         """Return the identity of a file that must be decoded; None when it need not be."""
         if digest is None:
             failure = self._known_failure(file)
@@ -406,7 +391,7 @@ class _Run:
 
     def _copy(self) -> None:
         """Copy the stored rows of files whose content is known, with one scan for all."""
-        copies, self._copies, self._copied_rows = self._copies, [], 0
+        copies, self._pending.copies, self._pending.copied_rows = self._pending.copies, [], 0
         rows_of = self._rows_by_hash({identity.content_hash for identity in copies})
         for identity in copies:
             rows = rows_of.get(identity.content_hash)
@@ -414,14 +399,14 @@ class _Run:
                 self._decode_later(identity)
                 self._done -= 1
                 continue
-            self._rows += [replace(row, file=identity) for row in rows]
+            self._pending.rows += [replace(row, file=identity) for row in rows]
             self.report.segments += len(rows)
             self._count_copy(identity)
 
     def _rows_by_hash(self, digests: set[str]) -> dict[str, list[SegmentRow]]:
         """Find the rows of some contents: among those that wait for their commit, or stored."""
         found: dict[str, list[SegmentRow]] = {}
-        for row in self._rows:
+        for row in self._pending.rows:
             found.setdefault(row.file.content_hash, []).append(row)
         found = {digest: _of_one_file(found[digest]) for digest in digests & found.keys()}
         sources = {d: self._contents.stored_file(d) for d in digests - found.keys()}
@@ -438,7 +423,7 @@ class _Run:
         if known is not None and known.identity.content_hash == identity.content_hash:
             self.report.unchanged += 1  # only its time is another
         elif old := self._contents.move(identity):
-            self._replaced.append(old)
+            self._pending.replaced.append(old)
             self.known.pop(old, None)
             self.report.moved += 1
         else:
@@ -452,23 +437,11 @@ class _Run:
     def _note(self, failure: KnownFailure) -> None:
         self.report.failed.append(Failure(failure.path, failure.reason))
         if failure != self.failed_before.get(failure.path):
-            self._failures[failure.path] = failure
+            self._pending.failures[failure.path] = failure
 
     def _report_progress(self) -> None:
-        if self.progress is not None:
-            self.progress(f"indexing{self._within}", self._done, self.total)
-
-
-def _moment(path: str, _number: int, duration_seconds: float, clip: Clip) -> str:
-    if duration_seconds < LONG_SECONDS or clip.end_second >= duration_seconds:
-        return ""
-    done, end = format_timecode(clip.end_second), format_timecode(duration_seconds)
-    return f" {os.path.basename(path)}, {done} of {end}"
-
-
-def _digest(path: str) -> str:
-    path.encode()  # a name that is no text cannot be stored
-    return discover.content_hash(path)
+        if self._progress is not None:
+            self._progress(f"indexing{self._clips.within}", self._done, self._total)
 
 
 def _of_one_file(rows: Sequence[SegmentRow]) -> list[SegmentRow]:
