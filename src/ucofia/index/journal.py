@@ -68,22 +68,69 @@ class Entry:
             raise ValueError(f"no journal entry: {error}") from error
 
 
+class _LocalFolder:
+    """Text files in a folder of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def write(self, name: str, text: str) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._path / name, text)
+
+    def read(self, name: str) -> str:
+        return (self._path / name).read_text()
+
+    def delete(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        # What a link leads to is not ours, and never deleted.
+        return [] if self._path.is_symlink() else os.listdir(self._path)
+
+
+class _RemoteFolder:
+    """The same in an object store."""
+
+    def __init__(self, path: str) -> None:
+        # fsspec knows this scheme by another name than Lance.
+        self._path = path.replace("file-object-store://", "file://", 1)
+
+    @property
+    def _store(self) -> Any:
+        try:
+            return object_store(self._path)
+        except ValueError as error:  # fsspec knows fewer stores than Lance
+            raise MissingExtraError(f"access to {self._path}", "cluster") from error
+
+    def write(self, name: str, text: str) -> None:
+        self._store.pipe_file(f"{self._path}/{name}", text.encode())
+
+    def read(self, name: str) -> str:
+        content: bytes = self._store.cat_file(f"{self._path}/{name}")
+        return content.decode()
+
+    def delete(self, name: str) -> None:
+        self._store.rm_file(f"{self._path}/{name}")
+
+    def names(self) -> list[str]:
+        store = self._store
+        store.invalidate_cache()
+        return [found.rsplit("/", 1)[-1] for found in store.ls(self._path, detail=False)]
+
+
 class Journal:
     """The entries of one index, on a disk or in an object store."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._folder = f"{path.rstrip('/')}/{FOLDER}"
+        self._files = (_RemoteFolder if is_remote(path) else _LocalFolder)(self._folder)
 
     def write(self, entry: Entry) -> None:
         """Write an entry atomically."""
-        name = f"{self._folder}/{entry.key}{_ENTRY}"
         with writing(self.path):
-            if is_remote(self.path):
-                _files_of(name).pipe_file(_address(name), entry.to_json().encode())
-            else:
-                os.makedirs(self._folder, exist_ok=True)
-                write_atomic(Path(name), entry.to_json())
+            self._files.write(entry.key + _ENTRY, entry.to_json())
 
     def keys(self) -> set[str]:
         """List the keys of all entries."""
@@ -92,33 +139,20 @@ class Journal:
 
     def read(self, key: str) -> Entry | None:
         """Read an entry; None if it is gone or incomplete."""
-        name = f"{self._folder}/{key}{_ENTRY}"
         try:
-            if is_remote(self.path):
-                return Entry.from_json(_files_of(name).cat_file(_address(name)).decode())
-            return Entry.from_json(Path(name).read_text())
+            return Entry.from_json(self._files.read(key + _ENTRY))
         except (FileNotFoundError, ValueError):
             return None
 
     def remove(self, keys: Iterable[str]) -> None:
         """Delete entries that are committed or cannot be used."""
         for key in keys:
-            name = f"{self._folder}/{key}{_ENTRY}"
             with contextlib.suppress(FileNotFoundError), writing(self.path):
-                if is_remote(self.path):
-                    _files_of(name).rm_file(_address(name))
-                else:
-                    Path(name).unlink(missing_ok=True)
+                self._files.delete(key + _ENTRY)
 
     def _names(self) -> list[str]:
         try:
-            if not is_remote(self.path):  # what a link leads to is not ours, and never deleted
-                return [] if os.path.islink(self._folder) else os.listdir(self._folder)
-            files = _files_of(self._folder)
-            files.invalidate_cache()
-            return [
-                name.rsplit("/", 1)[-1] for name in files.ls(_address(self._folder), detail=False)
-            ]
+            return self._files.names()
         except FileNotFoundError:
             return []
 
@@ -256,15 +290,3 @@ def _is_held(file: Path) -> bool:
     lock.release()
     file.unlink(missing_ok=True)  # its process was killed
     return False
-
-
-def _files_of(name: str) -> Any:
-    try:
-        return object_store(_address(name))
-    except ValueError as error:  # fsspec knows fewer stores than Lance
-        raise MissingExtraError(f"access to {name}", "cluster") from error
-
-
-def _address(name: str) -> str:
-    """Return a URL that fsspec knows; Lance uses its own scheme for local object stores."""
-    return name.replace("file-object-store://", "file://", 1)
