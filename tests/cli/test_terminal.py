@@ -16,9 +16,9 @@ from fakes import clip
 from ucofia.cli import main
 from ucofia.cli.app import app
 from ucofia.cli.console import as_json, printable, show_json
-from ucofia.index.results.deduplicate import DistinctHit
 from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.listing.deduplicate import DistinctHit
 
 Run = Callable[..., int]
 HOSTILE = "a\x1b[31mred\nok\u202e\x9b2J\x07.mp4"
@@ -143,7 +143,7 @@ def test_a_flag_does_not_look_as_if_it_took_a_value() -> None:
 
 def test_hits_are_told_in_words_matches_first(capsys: pytest.CaptureFixture[str]) -> None:
     from ucofia.cli.hits import print_hits
-    from ucofia.index.results.deduplicate import matches_first
+    from ucofia.listing.deduplicate import matches_first
 
     def hit(path: str, confidence: float | None, is_match: bool | None) -> DistinctHit:
         found = Hit(path, 1.0, confidence, is_match, {"video": 1.0}, {}, 0.0, 9.0, 5.0, path)

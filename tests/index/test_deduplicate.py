@@ -7,10 +7,10 @@ import pytest
 from fakes import clip, colour_model
 
 from ucofia.index.index import Index
-from ucofia.index.results.catalogue import catalogue
-from ucofia.index.results.deduplicate import NearDuplicates, distinct_hits, matches_first
 from ucofia.index.results.hits import Hit
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.listing.catalogue import catalogue
+from ucofia.listing.deduplicate import NearDuplicates, distinct_hits, matches_first
 
 Found = tuple[NearDuplicates, dict[str, SegmentInfo]]
 

@@ -8,9 +8,9 @@ from ucofia.cli.console import print_message, show, show_json
 from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
-    from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Hit
     from ucofia.index.snapshot import Snapshot
+    from ucofia.listing.deduplicate import DistinctHit
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ def distinct_answers(
         top: Most hits per query.
         ask: Returns the best hits of some queries; the number is for each.
     """
-    from ucofia.index.results.catalogue import catalogue
-    from ucofia.index.results.deduplicate import (
+    from ucofia.listing.catalogue import catalogue
+    from ucofia.listing.deduplicate import (
         LOOK_AHEAD,
         NearDuplicates,
         distinct_hits,

@@ -33,9 +33,9 @@ from ucofia.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ucofia.index.results.deduplicate import DistinctHit
     from ucofia.index.results.hits import Filters, Hit
     from ucofia.index.search.search import Recall
+    from ucofia.listing.deduplicate import DistinctHit
     from ucofia.query.text_query import TextQuery
 
 FIRST_DAY = datetime(1971, 1, 1)
@@ -189,7 +189,7 @@ def describe(
     with loading():
         hits = opened.describe(video, chosen, top=top)
     from ucofia.index.calibration.confidence import match_word
-    from ucofia.index.results.deduplicate import matches_first
+    from ucofia.listing.deduplicate import matches_first
 
     hits = matches_first(hits)
     words = [match_word(hit.confidence, hit.is_match) for hit in hits]

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
 from ucofia.index import discover, encode_segments as encode, failures
-from ucofia.index.contents import Contents
-from ucofia.index.discover import FoundFile, HashedFiles, is_deleted
+from ucofia.index.discover import Contents, FoundFile, HashedFiles, is_deleted
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow

@@ -6,12 +6,12 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from ucofia.index.calibration.confidence import MATCH, match_word
-from ucofia.index.results.catalogue import Catalogue, is_there, video_id
-from ucofia.index.results.deduplicate import DistinctHit, matches_first
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.listing.catalogue import Catalogue, is_there, video_id
+from ucofia.listing.deduplicate import DistinctHit, matches_first
 from ucofia.query.text_query import TextQuery
 from ucofia.serve import schema
 from ucofia.serve.engine import ResultPage, TextTimeline

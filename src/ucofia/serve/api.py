@@ -19,8 +19,8 @@ from starlette.responses import Response
 from ucofia import __version__
 from ucofia.errors import BusyError, RefusedError
 from ucofia.index.index import Index
-from ucofia.index.results.catalogue import Catalogue
 from ucofia.index.storage.schema import SegmentInfo
+from ucofia.listing.catalogue import Catalogue
 from ucofia.package_files import cache_folder
 from ucofia.serve import answers, media, schema, uploads
 from ucofia.serve.engine import Engine

@@ -17,19 +17,19 @@ import torch
 from ucofia.errors import SettingError, UCoFiAError
 from ucofia.index import encode_segments
 from ucofia.index.index import Index
-from ucofia.index.results.catalogue import Catalogue, is_there
-from ucofia.index.results.deduplicate import (
+from ucofia.index.results.explain import Explanation, level_of, whole_words
+from ucofia.index.results.hits import Filters, Hit
+from ucofia.index.results.similar import TextHit
+from ucofia.index.snapshot import Snapshot
+from ucofia.index.storage.schema import Array
+from ucofia.listing.catalogue import Catalogue, is_there
+from ucofia.listing.deduplicate import (
     DistinctHits,
     NearDuplicates,
     RankHits,
     distinct_hits,
     matches_first,
 )
-from ucofia.index.results.explain import Explanation, level_of, whole_words
-from ucofia.index.results.hits import Filters, Hit
-from ucofia.index.results.similar import TextHit
-from ucofia.index.snapshot import Snapshot
-from ucofia.index.storage.schema import Array
 from ucofia.query.hints import Hint
 from ucofia.query.text_query import TextQuery
 from ucofia.serve.index_handle import IndexHandle, View

@@ -18,10 +18,10 @@ from ucofia.errors import (
     RefusedError,
 )
 from ucofia.index.index import Index
-from ucofia.index.results.catalogue import EMPTY, Catalogue, catalogue
 from ucofia.index.snapshot import Snapshot
 from ucofia.index.storage.location import exists
 from ucofia.index.storage.lock import is_being_written
+from ucofia.listing.catalogue import EMPTY, Catalogue, catalogue
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from ucofia import __version__
 from ucofia.errors import UCoFiAError
 from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.index import Index
-from ucofia.index.results.deduplicate import matches_first
 from ucofia.index.results.hits import Filters
+from ucofia.listing.deduplicate import matches_first
 from ucofia.query.text_query import TextQuery
 from ucofia.serve.engine import Engine
 from ucofia.serve.index_handle import IndexHandle

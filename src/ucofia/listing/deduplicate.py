@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ucofia.index.results.catalogue import Catalogue, is_there
 from ucofia.index.results.hits import Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, SegmentInfo
+from ucofia.listing.catalogue import Catalogue, is_there
 
 RankHits = Callable[[int], list[Hit]]  # the best so many hits
 IsAlike = Callable[[SegmentInfo, SegmentInfo], bool]
