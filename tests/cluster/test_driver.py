@@ -1,6 +1,7 @@
 """The driver of `index --cluster`, with calls in place of actors: the report of one machine."""
 
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -106,7 +107,10 @@ def test_who_writes_meanwhile_does_not_stop_the_work(
 
     with pytest.raises(IndexBusyError, match=r"add, since"):
         ingest.add(index, [folder], lock_timeout=0.1, progress=progress)
-    assert ("indexing (4 segments, 0 failed)", 4) in said
+    assert ("looking for videos", 4) in said and ("indexing (0 segments, 0 failed)", 0) in said
+    last, done = [one for one in said if one[0].startswith("indexing")][-1]
+    assert re.fullmatch(r"indexing \(4 segments, \d+\.\d\d files a second, 0 failed\)", last)
+    assert done == 4
     assert "parts are in the journal for the next run" in caplog.text
     others.__exit__(None, None, None)
     assert index.info().pending_files == 4 and not rows_of(index)

@@ -27,7 +27,7 @@ from ucofia.index import derived, failures
 from ucofia.index.discover import FoundFile, is_deleted, unreadable_folder
 from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
-from ucofia.index.ingest import COMMIT_SECONDS, AddReport
+from ucofia.index.ingest import COMMIT_SECONDS, AddReport, listed
 from ucofia.index.journal import VERB, Entry, Journal, commit_entries, recover
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
@@ -102,7 +102,7 @@ def add(
         if is_alone:
             recover(store, timeout=lock_timeout, progress=progress)
         unreadable: list[OSError] = []
-        found = list(sources.find(paths, unreadable=unreadable.append))
+        found = listed(sources.find(paths, unreadable=unreadable.append), progress)
         run = _Run(store, found, retry=retry, progress=progress)
         run.report.warnings += map(unreadable_folder, unreadable)
         work = Work(
@@ -140,6 +140,7 @@ class _Run:
         self.bad = failures.known_failures(store)
         self.queue = [file for file in found if self._is_wanted(file, retry=retry)]
         self._total, self._done = len(found), len(found) - len(self.queue)
+        self._known, self._began = self._done, time.monotonic()
         self._waiting: list[Entry] = []
         self._news: set[tuple[str, int, int]] = set()
         self._looked, self._looked_at = self.seen, -COMMIT_SECONDS
@@ -280,6 +281,11 @@ class _Run:
 
     def _report_progress(self) -> None:
         if self.progress is not None:
-            report = self.report
-            what = f"indexing ({report.segments} segments, {len(report.failed)} failed)"
-            self.progress(what, self._done, self._total)
+            report, seconds = self.report, time.monotonic() - self._began
+            parts = [f"{report.segments} segments"]
+            if self._done > self._known:
+                parts.append(
+                    f"{(self._done - self._known) / max(seconds, 1e-3):.2f} files a second"
+                )
+            parts.append(f"{len(report.failed)} failed")
+            self.progress(f"indexing ({', '.join(parts)})", self._done, self._total)

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def add(
     """
     watch = Stopwatch()
     unreadable: list[OSError] = []
-    found = _found_files(paths, unreadable, progress)
+    found = listed(discover.find(paths, unreadable=unreadable.append), progress)
     logger.info("looking at %d files with %d workers", len(found), workers)
     run = _Run(store, model, found, progress, watch, retry=retry)
     run.report.warnings += map(discover.unreadable_folder, unreadable)
@@ -115,12 +115,10 @@ def add(
     return run.report
 
 
-def _found_files(
-    paths: Sequence[Path | str], unreadable: list[OSError], progress: Progress | None
-) -> list[FoundFile]:
-    """List the files to look at; folders that cannot be read are added to `unreadable`."""
+def listed(files: Iterable[FoundFile], progress: Progress | None) -> list[FoundFile]:
+    """List the files to look at while they are found."""
     found: list[FoundFile] = []
-    for file in discover.find(paths, unreadable=unreadable.append):
+    for file in files:
         if progress is not None and len(found) % PROGRESS_FILES == 0:
             progress("looking for videos", len(found), None)
         found.append(file)
