@@ -117,3 +117,11 @@ def test_a_bank_is_solved_by_a_cluster(
     some = collection.rows(np.arange(40, 299))
     late = balance.solve_on_cluster(store, model, texts, KINDS, some, None, expected.potentials)
     same(solve_here(store, model, texts, KINDS, some, None, expected.potentials), late)
+
+    index.compact(solver=balance.solve_on_cluster)
+    again = Index.open(index.path, model).newest()
+    assert len(again.collection) == len(collection) and again.bank is not None
+    texts = list(model.encode_texts(again.bank.prompts(again.bank.texts)))
+    expected = solve_here(store, model, texts, again.bank.kinds, again.collection, None)
+    for level, biases in again.collection.biases.items():
+        assert biases == pytest.approx(expected.biases[level], abs=2e-5)

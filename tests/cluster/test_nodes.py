@@ -139,13 +139,15 @@ def test_two_drivers_at_once(
     assert not Journal(index.path).keys()
 
 
+@pytest.mark.parametrize("where", ["disk", "s3"])
 @pytest.mark.parametrize("death", ["before", "after"])
 def test_a_driver_that_is_killed_around_its_commit(
-    cluster: Any, plain: Index, videos: Path, tmp_path: Path, death: str
+    cluster: Any, s3: str, plain: Index, videos: Path, tmp_path: Path, death: str, where: str
 ) -> None:
     from ucofia.cluster.ingest import add
 
-    index = Index.create(tmp_path / "index", colour_model(), bank=BANK)
+    place = tmp_path / "index" if where == "disk" else f"s3://{s3}/killed-{death}"
+    index = Index.create(place, colour_model(), bank=BANK)
     driver = drive(cluster, index, videos, death)
     driver.communicate(timeout=900)
     assert driver.returncode == -9

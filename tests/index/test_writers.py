@@ -8,6 +8,7 @@ import ntpath
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,10 +103,10 @@ def test_a_share_without_locks_is_written_with_care(
     assert left.exists()  # it may be another writer's, who has not committed yet
 
 
-def _unnamed_file(folder: Path) -> Path:
+def _unnamed_file(folder: Path, name: str = "0123456789") -> Path:
     """What a writer has on the disk before its commit."""
     data = folder / "segments.lance" / "data"
-    left = data / "0123456789.lance"
+    left = data / f"{name}.lance"
     shutil.copy(next(data.glob("*.lance")), left)
     return left
 
@@ -113,11 +114,25 @@ def _unnamed_file(folder: Path) -> Path:
 def test_only_a_held_lock_lets_compact_delete_what_no_version_names(folder: Path) -> None:
     left = _unnamed_file(folder)
     opened = Store.open(folder)
-    opened.compact(is_locked=False)
+    opened.compact(is_alone=False)
     assert left.exists()
-    opened.compact(is_locked=True)
+    opened.compact(is_alone=True)
     assert not left.exists()
     assert Index.open(folder, colour_model()).verify() == []
+
+
+def test_in_an_object_store_what_no_version_names_is_deleted_after_a_week_or_on_a_word(
+    folder: Path,
+) -> None:
+    index = Index.open(f"file-object-store://{folder}", colour_model())
+    old, young = (_unnamed_file(folder, name) for name in ("0123", "4567"))
+    long_ago = time.time() - 8 * 24 * 3600
+    os.utime(old, (long_ago, long_ago))
+    index.compact()
+    assert young.exists() and not old.exists()
+    index.compact(alone=True)
+    assert not young.exists()
+    assert index.verify() == [] and len(index.newest().collection) == 3
 
 
 @pytest.mark.parametrize("writers", [2, 4])
@@ -138,7 +153,7 @@ def test_writers_without_a_lock_lose_and_double_nothing(
                 opened.put_small("failed", _failed(f"bad-{turn}"), merge=True)
                 if turn == 1:
                     opened.remove([f"{number}-0.mp4"])
-                    opened.compact(is_locked=False)
+                    opened.compact(is_alone=False)
         except BaseException as error:
             errors.append(error)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -45,6 +45,7 @@ from ucofia.errors import (
 from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
+    from ucofia.index.calibration.balance import Solver
     from ucofia.index.failures import Failure
     from ucofia.index.index import Index
     from ucofia.index.info import IndexInfo
@@ -106,6 +107,15 @@ DecodersOption = Annotated[
 ScratchOption = Annotated[
     float,
     typer.Option(help="Disk space for fetched videos in GB, per worker of a cluster.", min=0.1),
+]
+AloneOption = Annotated[
+    bool,
+    typer.Option(
+        "--alone",
+        help="Nobody else writes to this index now: also where that cannot be seen, as in an "
+        "object store, delete what killed runs left, not only after seven days.",
+        metavar="",
+    ),
 ]
 # What --watch waits for: a disk that is away or full, another writer.
 TRANSIENT_ERRORS = (
@@ -301,17 +311,34 @@ def verify(index: IndexOption = None, json: JsonOption = False) -> int:
 
 @app.command()
 def compact(
-    index: IndexOption = None, lock_timeout: LockTimeoutOption = None, json: JsonOption = False
+    index: IndexOption = None,
+    alone: AloneOption = False,
+    lock_timeout: LockTimeoutOption = None,
+    cluster: ClusterOption = None,
+    json: JsonOption = False,
 ) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
     opened = open_index(find_index(index, or_last=False))
     before = opened.info().size_bytes
-    with progress_bar(quiet=json) as progress:
-        opened.compact(lock_timeout=lock_timeout, progress=progress)
+    with progress_bar(quiet=json) as progress, _solving(cluster) as solver:
+        opened.compact(alone=alone, solver=solver, lock_timeout=lock_timeout, progress=progress)
     after = opened.info().size_bytes
     sizes = {"before_bytes": before, "after_bytes": after}
     show_json(sizes) if json else show(f"{_size(before)} -> {_size(after)}")
     return 0
+
+
+@contextmanager
+def _solving(cluster: str | None) -> "Iterator[Solver | None]":
+    """Yield what balances a bank on a cluster, or None without one."""
+    if cluster is None:
+        yield None
+        return
+    from ucofia.cluster.balance import solve_on_cluster
+    from ucofia.cluster.connect import connected
+
+    with connected(cluster):
+        yield solve_on_cluster
 
 
 @app.command()

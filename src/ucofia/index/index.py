@@ -17,6 +17,7 @@ from ucofia import checkpoint
 from ucofia.errors import DamagedIndexError, ModelMismatchError, SettingError, UCoFiAError
 from ucofia.index import derived, ingest
 from ucofia.index.calibration import bank as banks
+from ucofia.index.calibration.balance import Solver
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Journal, recover
 from ucofia.index.queries import Queries
@@ -346,16 +347,24 @@ class Index(Queries):
         return [f"{name} is not what was written" for name in wrong]
 
     def compact(
-        self, *, lock_timeout: float | None = None, progress: Progress | None = None
+        self,
+        *,
+        alone: bool = False,
+        solver: Solver | None = None,
+        lock_timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Join small files, drop what was deleted, and solve the bank again.
 
         Of more than ten million segments the videos get a vector index, for `exact=False`.
 
         What a killed run on a cluster has finished becomes part of the index; what it has not is
-        deleted, unless another such run is under way.
+        deleted, unless another such run is under way. In an object store, where that cannot be
+        seen, it is deleted when it is seven days old.
 
         Args:
+            alone: Whether nobody else writes to the index, so that nothing need be seven days old.
+            solver: Who balances the bank; None for this process.
             lock_timeout: Seconds to wait for another writer; None waits for as long as it takes.
             progress: Called with (what, done, total).
 
@@ -369,11 +378,11 @@ class Index(Queries):
             bank = banks.read(self._store)
             if bank is not None:
                 collection = derived.usable_collection(self._store)
-                banks.solve(self._store, self.model, collection, bank, progress)
-            is_alone = is_locked and not Journal(self.path).is_running()
-            self._store.compact(is_locked=is_alone)
+                banks.solve(self._store, self.model, collection, bank, progress, solver)
+            is_alone = (is_locked or alone) and not Journal(self.path).is_running()
+            self._store.compact(is_alone=is_alone)
             vector_index.update(self._store)
-            self._update_derived(progress, is_locked=is_locked)
+            self._update_derived(progress, solver=solver, is_locked=is_locked)
 
     def _has_model(self) -> bool:
         """Return whether the model can be loaded, and warn if not; a removal needs none."""
@@ -441,11 +450,15 @@ class Index(Queries):
         self._snapshot = None
 
     def _update_derived(
-        self, progress: Progress | None, watch: Stopwatch | None = None, *, is_locked: bool
+        self,
+        progress: Progress | None,
+        watch: Stopwatch | None = None,
+        *,
+        solver: Solver | None = None,
+        is_locked: bool,
     ) -> None:
-        derived.update(
-            self._store, self.model, watch or Stopwatch(), progress, is_locked=is_locked
-        )
+        watch = watch or Stopwatch()
+        derived.update(self._store, self.model, watch, progress, solver, is_locked=is_locked)
 
     def _recover(self, timeout: float | None, progress: Progress | None) -> int:
         """Commit what killed runs on a cluster have finished, unless one is under way.

@@ -77,7 +77,7 @@ INDEXED_FROM = 5000  # rows; of fewer, a scan finds a path as quickly as a scala
 CONFLICT_TRIES = 20
 READ_ATTEMPTS = 5  # where writers compact all the time
 CONFLICT_SECONDS = 0.05  # before the second try; each further one waits longer, and by chance
-KEPT_WITHOUT_LOCK = timedelta(hours=1)  # versions that others may be writing on
+KEPT_WHILE_SHARED = timedelta(hours=1)  # versions that others may read, or write on
 
 
 class Store:
@@ -339,17 +339,20 @@ class Store:
         self._committed(commit)
         self.refresh()
 
-    def compact(self, *, is_locked: bool) -> None:
+    def compact(self, *, is_alone: bool) -> None:
         """Join small files, drop deleted rows, and delete what no version needs any more.
 
-        Only who holds the lock, and is sure that no run on a cluster is under way, may delete
-        what no version names: such files may belong to a commit of another process.
+        Only who is sure that nobody else writes, as who holds the lock while no run on a cluster
+        is under way, may delete what no version names: it may belong to somebody's next commit.
+        What is younger than seven days is taken for that otherwise.
         """
+        # Readers of an object store are anywhere, and know of no new version before they look.
+        is_shared = self.is_remote or not is_alone
         for name in self._names():
             self._committed(partial(self._join_files, name))
             with writing(self.path):
                 open_table(self.path, name).cleanup_old_versions(
-                    timedelta(0) if is_locked else KEPT_WITHOUT_LOCK, delete_unverified=is_locked
+                    KEPT_WHILE_SHARED if is_shared else timedelta(0), delete_unverified=is_alone
                 )
         self.refresh()
 
