@@ -1,12 +1,14 @@
 """Kill the driver of `index --cluster` again and again, and see whether a row is lost or doubled.
 
     python scripts/kill_driver.py --trials 20 --out kill_driver.jsonl
+    python scripts/kill_driver.py --trials 20 --out kill_driver_s3.jsonl --s3
 
 A head and two nodes run on this machine. In each trial a driver begins to index some videos and
 is ended with `kill -9`: right before its first commit, right after it, or at a random moment after
 a random number of videos, which is in time on a busy machine, too. What it left must hold no row
 twice and none that a plain index does not have; then another driver finishes, and the rows must be
-those of the plain index, column by column, with nothing pending.
+those of the plain index, column by column, with nothing pending. The index lies on the disk, or
+with `--s3` in an S3 server (moto) of this machine, where there is no lock.
 
 Trials that `--out` knows are not made again, so the script can be stopped at any time.
 """
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import ray
 from fakes import COLOURS, clip, colour_model
 from ray_start import head_and_two_nodes
+from s3_start import s3_bucket
 
 from ucofia.cluster.ingest import add
 from ucofia.index.index import Index
@@ -72,11 +76,11 @@ def killed(address: str, index: str, videos: Path, moment: str, after: int, wait
 
 
 def trial(
-    address: str, folder: Path, videos: Path, moment: str, after: int, wait: float
+    address: str, folder: Path, place: str, moment: str, after: int, wait: float
 ) -> dict[str, Any]:
     """One driver that dies and one that finishes; what was lost, doubled or wrong."""
-    plain = contents(str(folder / "plain"))
-    index = Index.create(folder / f"index-{time.monotonic_ns()}", colour_model())
+    plain, videos = contents(str(folder / "plain")), folder / "videos"
+    index = Index.create(f"{place}/index-{time.monotonic_ns()}", colour_model())
     ended = killed(address, index.path, videos, moment, after, wait)
     left, pending = contents(index.path), len(Journal(index.path).keys())
     add(index, [videos])
@@ -111,13 +115,17 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("kill_driver.jsonl"))
+    parser.add_argument("--s3", action="store_true", help="indexes lie in an S3 server of moto")
     args = parser.parse_args()
     lines = args.out.read_text().splitlines() if args.out.exists() else []
     found = [json.loads(line) for line in lines]
     # The cluster's processes must find the fakes.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    cluster = head_and_two_nodes()
-    with tempfile.TemporaryDirectory(prefix="kill_driver_") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="kill_driver_") as name,
+        s3_bucket() if args.s3 else nullcontext() as bucket,
+    ):
+        cluster = head_and_two_nodes()  # the cluster's processes must find the bucket, too
         folder, videos = Path(name), Path(name, "videos")
         colours = list(COLOURS)
         for number in range(VIDEOS):
@@ -130,12 +138,13 @@ def main() -> int:
             rng = random.Random(f"{args.seed} {number}")
             moment = MOMENTS[number % len(MOMENTS)]
             after, wait = rng.randrange(VIDEOS), rng.uniform(0.0, MOST_SECONDS)
-            found.append(trial(cluster.address, folder, videos, moment, after, wait))
+            place = f"s3://{bucket}" if bucket else name
+            found.append(trial(cluster.address, folder, place, moment, after, wait))
             with args.out.open("a") as out:
                 out.write(json.dumps(found[-1]) + "\n")
             print(f"{number + 1}: {found[-1]}", flush=True)
-    ray.shutdown()
-    cluster.shutdown()
+        ray.shutdown()
+        cluster.shutdown()
     print(summary(found))
     return 1 if any(one[kind] for one in found for kind in WRONG) else 0
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fakes import colour_model
 from ray_start import add_node, head_and_two_nodes
+from s3_start import s3_bucket
 from test_ingest import BANK, same_answers
 from test_parts import rows_of, same_rows
 
@@ -25,28 +26,9 @@ DRIVER = Path(__file__).parent / "driver.py"
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The name of a bucket; the environment says where it is."""
-    server_module = pytest.importorskip("moto.server", reason="moto is not installed")
-    import boto3
-
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ENDPOINT": f"http://{host}:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "nothing",
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    before = dict(os.environ)
-    os.environ.update(settings)
-    boto3.client("s3").create_bucket(Bucket="clips")
-    yield "clips"
-    server.stop()
-    os.environ.clear()
-    os.environ.update(before)
+    pytest.importorskip("moto.server", reason="moto is not installed")
+    with s3_bucket() as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="module")
