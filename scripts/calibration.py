@@ -28,7 +28,7 @@ from PIL import Image
 from starter_pairs import open_pairs
 
 import ucofia
-from ucofia.index.calibration import confidence
+from ucofia.confidence import calibrate as confidence
 from ucofia.index.calibration.balance import TEMPERATURE
 from ucofia.index.calibration.bank import texts_of
 from ucofia.model import Model

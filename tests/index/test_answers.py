@@ -9,8 +9,8 @@ import pytest
 from fakes import COLOURS, clip, colour_model
 
 from ucofia import errors
+from ucofia.confidence.calibrate import Calibration, Gumbel
 from ucofia.index.calibration.bank import Normalisation, Null
-from ucofia.index.calibration.confidence import Calibration, Gumbel
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters, hits_of
 from ucofia.index.search import search

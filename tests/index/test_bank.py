@@ -10,8 +10,9 @@ import torch
 from fakes import COLOURS, clip, colour_model
 
 from ucofia import bank_features
+from ucofia.confidence import calibrate as confidence
 from ucofia.errors import SettingError
-from ucofia.index.calibration import balance, bank as banks, confidence
+from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.query.text_kinds import kinds_of, prompt

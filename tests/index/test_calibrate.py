@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ucofia.index.calibration import confidence as calibrate
-from ucofia.index.calibration.confidence import (
+from ucofia.confidence import calibrate
+from ucofia.confidence.calibrate import (
     MATCH,
     Calibration,
     Gumbel,

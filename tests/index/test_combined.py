@@ -10,9 +10,9 @@ from fakes import COLOURS, clip, colour_model
 from test_search import MODELS, collection_of, preview_of, query_of
 
 from ucofia import TextQuery
+from ucofia.confidence.calibrate import Calibration, Gumbel
 from ucofia.errors import SettingError
 from ucofia.index.calibration.bank import Null
-from ucofia.index.calibration.confidence import Calibration, Gumbel
 from ucofia.index.index import Index
 from ucofia.index.results import combined
 from ucofia.index.results.combined import (

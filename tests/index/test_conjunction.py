@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from ucofia.index.calibration.confidence import Gumbel, NormalMaxima
-from ucofia.index.results.conjunction import correlations, joint_tail, together
+from ucofia.confidence.calibrate import Gumbel, NormalMaxima
+from ucofia.confidence.conjunction import correlations, joint_tail, together
 
 Array = np.ndarray
 

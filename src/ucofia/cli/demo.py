@@ -61,7 +61,7 @@ def demo(
 
 
 def _show(text: str, hits: "list[Hit]") -> None:
-    from ucofia.index.calibration.confidence import match_word
+    from ucofia.confidence.calibrate import match_word
 
     found = any(hit.is_match for hit in hits)
     show("", f'"{text}"' + ("" if found else "  - nothing here matches; the nearest are"))

@@ -81,7 +81,7 @@ def print_answers(
 
 def _to_dict(one: "DistinctHit") -> dict[str, object]:
     """Return a hit as JSON values, with the other files of its content and near duplicates."""
-    from ucofia.index.calibration.confidence import match_word
+    from ucofia.confidence.calibrate import match_word
 
     values = dict(vars(one.hit))
     del values["explainer"]
@@ -100,7 +100,7 @@ def print_hits(found: "list[DistinctHit]", *, show_all: bool) -> None:
         found: The hits, matches first.
         show_all: Also those that are called no match, beyond the first few.
     """
-    from ucofia.index.calibration.confidence import match_word
+    from ucofia.confidence.calibrate import match_word
 
     matches = sum(one.hit.is_match is not False for one in found)
     left_out, is_headed = 0, False

@@ -188,7 +188,7 @@ def describe(
     opened = open_index(where, device=device)
     with loading():
         hits = opened.describe(video, chosen, top=top)
-    from ucofia.index.calibration.confidence import match_word
+    from ucofia.confidence.calibrate import match_word
     from ucofia.listing.deduplicate import matches_first
 
     hits = matches_first(hits)

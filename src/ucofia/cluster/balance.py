@@ -17,6 +17,7 @@ import torch
 from ucofia.cluster import connect
 from ucofia.cluster.shard_actor import Shard, open_collection
 from ucofia.cluster.shards import shards_of
+from ucofia.confidence.calibrate import TextScores
 from ucofia.index.calibration.balance import (
     TEMPERATURE,
     Kinds,
@@ -28,7 +29,6 @@ from ucofia.index.calibration.balance import (
     scored,
     solve_here,
 )
-from ucofia.index.calibration.confidence import TextScores
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from ucofia.index.calibration.confidence import MATCH, match_word
+from ucofia.confidence.calibrate import MATCH, match_word
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import Filters, Hit
 from ucofia.index.results.similar import TextHit

@@ -15,8 +15,8 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from ucofia import __version__
+from ucofia.confidence.calibrate import Match, match_word
 from ucofia.errors import UCoFiAError
-from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.index import Index
 from ucofia.index.results.hits import Filters
 from ucofia.listing.deduplicate import matches_first

@@ -15,7 +15,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from ucofia.index.calibration.confidence import Match
+from ucofia.confidence.calibrate import Match
 from ucofia.index.search.search import TOP
 
 

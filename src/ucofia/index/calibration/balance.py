@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ucofia.index.calibration.confidence import TextScores, standardise
+from ucofia.confidence.calibrate import TextScores, standardise
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, values_of
 from ucofia.index.storage.store import Store

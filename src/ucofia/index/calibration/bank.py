@@ -19,10 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ucofia.bank_features import encoded_texts
-from ucofia.errors import DamagedIndexError, IndexWriteError, SettingError, require_unicode
-from ucofia.index.calibration import balance
-from ucofia.index.calibration.balance import Kinds, Nulls, Solver
-from ucofia.index.calibration.confidence import (
+from ucofia.confidence.calibrate import (
     ODDS,
     Calibration,
     Confidence,
@@ -30,6 +27,9 @@ from ucofia.index.calibration.confidence import (
     calibrate,
     standardise,
 )
+from ucofia.errors import DamagedIndexError, IndexWriteError, SettingError, require_unicode
+from ucofia.index.calibration import balance
+from ucofia.index.calibration.balance import Kinds, Nulls, Solver
 from ucofia.index.storage.collection import Collection
 from ucofia.index.storage.schema import Array, Table, values_of
 from ucofia.index.storage.store import Store

@@ -19,9 +19,9 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from ucofia.confidence.calibrate import MATCH, standardise
+from ucofia.confidence.conjunction import Rivals, correlations, together
 from ucofia.index.calibration.bank import Null, confidence_of
-from ucofia.index.calibration.confidence import MATCH, standardise
-from ucofia.index.results.conjunction import Rivals, correlations, together
 from ucofia.index.results.explain import Explanation
 from ucofia.index.results.hits import (
     MOMENTS,
@@ -289,7 +289,8 @@ def rivals_of(wanted: Sequence[QueryPart], nulls: Sequence[Null | None]) -> Riva
         rows = np.unique(np.concatenate([found.rows for found in lists]))
         ends = np.array([found.scores.total.min(initial=np.inf) for found in lists], np.float64)
     totals = np.array([part.totals(rows).total for part in wanted], np.float64)
-    return Rivals(totals, ends, _correlations(wanted, known), count)
+    rounding = np.array([float(slack(own)) for own in totals])
+    return Rivals(totals, ends, _correlations(wanted, known), count, rounding)
 
 
 def _correlations(wanted: Sequence[QueryPart], nulls: Sequence[Null]) -> Float[Array, "t t"]:

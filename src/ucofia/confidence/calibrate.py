@@ -1,18 +1,17 @@
-"""Calibrated confidence of a hit, from what texts about other things score here.
+"""Calibrated confidence of a hit, from the scores of a bank of texts about other things.
 
-Raw scores compare within one query only: some segments are near everything, and the best of many
-is high by chance. So a score is first measured against the bank's scores for the same segment, in
-deviations above their mean. The law of the best such value of a text that is absent gives the
-p-value of a hit: how often such a text would have a best hit as good.
+Raw scores compare within one query only: some segments score high for every text, and the best of
+many segments is high by chance. So a score is first standardised by the bank's scores for the same
+segment. The distribution of the best such value of a text that is absent gives the p-value of a
+hit: how often such a text would have a best hit as good.
 
-Single words and sentences are two kinds of query: their scores spread differently over the same
-segment. So each is measured against those of the bank's texts that are of its kind, and each has a
-law of its own. A sentence of the bank is hardly ever about a segment, so the best values of the
-bank's sentences show the law: a Gumbel curve, the law of maxima, is laid through their middle. But
-the more segments there are, the more of the bank's everyday words are about some of them, and
-their best values are no longer those of absent words. So for words the best values are not used:
-each word's mean and deviation over the segments, which a few that it is about hardly change, tell
-how high the best of so many would come if they were normal.
+Single words and sentences are two kinds of query, because their scores spread differently over the
+same segment. Each is standardised by the bank's texts of its kind and has a distribution of its
+own. Sentences of the bank are hardly ever about a segment, so their best values follow the
+distribution of absent texts: a Gumbel distribution (of maxima) is fitted to their middle
+quantiles. Words of the bank are often about some segment, the more often the larger a collection
+is, so their best values are not used: each word's mean and deviation over the segments tell how
+high the best of so many segments would be if scores were normal.
 
 Confidence is logistic in the logarithm of the p-value. Its constants were fitted on captioned
 pictures, half of the questions about things that were not there (`scripts/calibration.py`). A
@@ -24,14 +23,14 @@ Pure functions on numbers; knows no files and no model.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
-from ucofia.index.storage.schema import Array
 from ucofia.query.text_kinds import FEWEST_TEXTS, TextKind
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Match = Literal["strong match", "good match", "maybe", "no match"]
 # Log-odds of a match = intercept + slope * -log(p-value).
 ODDS: dict[TextKind, tuple[float, float]] = {"words": (-2.3, 0.75), "sentence": (-2.7, 1.1)}

@@ -1,16 +1,17 @@
-"""How often texts that are wanted together would fit one segment so well by accident.
+"""Confidence of several texts that are wanted together, in one segment.
 
 Asked alone, a text is judged by its best segment among all: with so many chances, a fair fit is no
 evidence. Beside another text it has fewer chances: only the segments that fit the other one as
-well. So three accidents must be unlikely before two texts fit a segment together: that neither is
-there and both look so in the same segment of all; that the first is there, and the second looks so
-in one of the segments that show the first; and the other way round. The p-value is the largest of
-those (an intersection-union test). More texts go the same way: each beside all others.
+well. So three coincidences must be unlikely before two texts are said to fit a segment together:
+that neither is there and both score so high in the same segment of all; that the first is there
+and the second scores so high in one of the segments that show the first; and the other way round.
+The p-value is the largest of those (an intersection-union test). More texts go the same way: each
+beside all others.
 
-Texts that mean nearly the same look so together: a grey rabbit is a little like an elephant, and
-like a giraffe as well. So how often two texts look so in one segment is the tail of two normal
-variables with the correlation of their scores over the segments. With a correlation of 1 the
-second text says nothing, and what is left is the tail of one text.
+Texts of nearly the same meaning score high together: a grey rabbit is a little like an elephant,
+and like a giraffe as well. So the chance that two texts score high in one segment is the tail of
+two normal variables with the correlation of their scores over the segments. With a correlation of
+1 the second text adds nothing, and what is left is the tail of one text.
 
 Pure functions on scores.
 """
@@ -22,8 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ucofia.index.search.scoring import slack
-from ucofia.index.storage.schema import Array
+from ucofia.confidence.calibrate import Array
 
 _LEFT_OUT = 0.1  # of the segments: what fits both texts best may show both
 _FEWEST = 3  # segments that show a correlation
@@ -39,10 +39,11 @@ class Rivals:
     ends: Float[Array, " t"]  # what is below these in every text may be missing here
     correlation: Float[Array, "t t"]  # of standardised scores that are accidents
     segments: int  # of the collection
+    rounding: Float[Array, " t"]  # how far equal totals of a text may lie apart
 
     def beside(self, own: Float[Array, " t"]) -> Float[Array, " t"]:
         """For each text, how many segments fit all others as well as one with these scores."""
-        as_good = self.totals >= (own - _roundings(self.totals))[:, None]
+        as_good = self.totals >= (own - self.rounding)[:, None]
         counts = []
         for at in range(len(own)):
             others = np.arange(len(own)) != at
@@ -132,7 +133,3 @@ def _correlation(first: Float[Array, " n"], second: Float[Array, " n"]) -> float
 def _normal_quantile(tail: float) -> float:
     clipped = min(max(tail, 1e-300), 1 - 1e-12)
     return -float(torch.special.ndtri(torch.tensor(clipped, dtype=torch.float64)))
-
-
-def _roundings(totals: Float[Array, "t n"]) -> Float[Array, " t"]:
-    return np.array([float(slack(own)) for own in totals])

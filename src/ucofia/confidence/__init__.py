@@ -1,0 +1,1 @@
+"""How sure a hit is: confidence of one text, and of several together; pure functions."""
