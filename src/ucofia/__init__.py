@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         SearchCheck as SearchCheck,
     )
     from ucofia.evaluate.matrix_report import ReportLine as ReportLine
+    from ucofia.index.calibration.balance import Solver as Solver
     from ucofia.index.failures import Failure as Failure
     from ucofia.index.index import Index as Index
     from ucofia.index.info import IndexInfo as IndexInfo
@@ -100,6 +101,7 @@ _HOMES = {
     "evaluate.benchmark": "EvaluateOptions Evaluation Ranked",
     "evaluate.gallery": "EvaluationEngine LevelScorer SearchCheck",
     "evaluate.matrix_report": "ReportLine",
+    "index.calibration.balance": "Solver",
     "index.failures": "Failure",
     "index.index": "Index",
     "index.info": "IndexInfo",
