@@ -27,31 +27,33 @@ MARGIN = 24
 INK, SOFT, PAPER, ACCENT, RAIL = "#1c1c1e", "#6b6b70", "#ffffff", "#d9480f", "#e9ecef"
 LEVEL_COLOURS = ("#1971c2", "#2f9e44", "#9c36b5", "#e8590c")
 WORDS_SHOWN = 10
-WORD_PICTURE = 176
+WORD_WIDTH, WORD_GAP, WORD_LABEL = 276, 16, 66
+PATCH_OUTLINE = 2  # around the patch, so that all of it is to be seen
 SHEET_FRAME, SHEET_GAP, SHEET_LINE, SHEET_MATCH = 224, 12, 22, "#16803d"
 
 
 def draw_explanation(explanation: "Explanation") -> Image.Image:
     """Draw an explanation."""
     words = _shown_words(explanation)
-    frame_size = min(186, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)
-    per_row = max(1, (WIDTH - 2 * MARGIN) // (WORD_PICTURE + 14))
-    word_rows = -(-len(words) // per_row)
+    frame_width = min(186, (WIDTH - 2 * MARGIN) // max(1, len(explanation.frames)) - 6)
+    frame_cell, word_cell = (_cell(explanation, w) for w in (frame_width, WORD_WIDTH))
+    per_row = (WIDTH - 2 * MARGIN + WORD_GAP) // (WORD_WIDTH + WORD_GAP)
+    row_height = word_cell[1] + WORD_LABEL
     levels_at = 132
     frames_at = levels_at + 34 * len(explanation.levels) + 56
-    words_at = frames_at + frame_size + 96
-    height = words_at + word_rows * (WORD_PICTURE + 66) + MARGIN
+    words_at = frames_at + frame_cell[1] + 96
+    height = words_at + -(-len(words) // per_row) * row_height + MARGIN
     canvas = Image.new("RGB", (WIDTH, height if words else words_at - 40), PAPER)
     pen = ImageDraw.Draw(canvas)
     _head(pen, explanation)
     _levels(pen, explanation, levels_at)
-    _frames(canvas, pen, explanation, frames_at, frame_size)
+    _frames(canvas, pen, explanation, frames_at, frame_cell)
     if words:
         pen.text((MARGIN, words_at - 40), "what each word looked at", INK, _font(17, bold=True))
     for at, word in enumerate(words):
         row, column = divmod(at, per_row)
-        corner = (MARGIN + column * (WORD_PICTURE + 14), words_at + row * (WORD_PICTURE + 66))
-        _word(canvas, pen, explanation, word, corner)
+        corner = (MARGIN + column * (WORD_WIDTH + WORD_GAP), words_at + row * row_height)
+        _word(canvas, pen, explanation, word, corner, word_cell)
     return canvas
 
 
@@ -92,7 +94,7 @@ def contact_sheet(answers: "Mapping[str, Sequence[Hit]]", path: Path) -> Path:
 def _best_frame(hit: "Hit") -> Image.Image:
     explained = hit.explain()
     best = max(range(len(explained.frames)), key=lambda at: explained.frames[at].weight)
-    return _on_square(_thumbnail(explained, best, SHEET_FRAME), SHEET_FRAME)
+    return _thumbnail(explained, best, (SHEET_FRAME, SHEET_FRAME))
 
 
 def _head(pen: ImageDraw.ImageDraw, explanation: "Explanation") -> None:
@@ -124,28 +126,33 @@ def _levels(pen: ImageDraw.ImageDraw, explanation: "Explanation", top: int) -> N
 
 
 def _frames(
-    canvas: Image.Image, pen: ImageDraw.ImageDraw, explanation: "Explanation", top: int, size: int
+    canvas: Image.Image,
+    pen: ImageDraw.ImageDraw,
+    explanation: "Explanation",
+    top: int,
+    cell: tuple[int, int],
 ) -> None:
     title = "frames, with their weight in the score"
     pen.text((MARGIN, top - 30), title, INK, _font(17, bold=True))
     for at, frame in enumerate(explanation.frames):
-        x = MARGIN + at * (size + 6)
-        canvas.paste(_on_square(_thumbnail(explanation, at, size), size), (x, top))
-        _frame_weight(pen, frame, x, top, size)
+        x = MARGIN + at * (cell[0] + 6)
+        canvas.paste(_thumbnail(explanation, at, cell), (x, top))
+        _frame_weight(pen, frame, (x, top), cell)
 
 
 def _frame_weight(
-    pen: ImageDraw.ImageDraw, frame: "FramePart", x: int, top: int, size: int
+    pen: ImageDraw.ImageDraw, frame: "FramePart", corner: tuple[int, int], cell: tuple[int, int]
 ) -> None:
+    (x, top), (width, height) = corner, cell
     if frame.weight >= 0.1:
-        pen.rectangle((x - 2, top - 2, x + size + 1, top + size + 1), outline=ACCENT, width=4)
-    bar = top + size + 6
-    pen.rectangle((x, bar, x + size, bar + 7), fill=RAIL)
-    pen.rectangle((x, bar, x + max(1, int(size * frame.weight)), bar + 7), fill=ACCENT)
+        pen.rectangle((x - 2, top - 2, x + width + 1, top + height + 1), outline=ACCENT, width=4)
+    bar = top + height + 6
+    pen.rectangle((x, bar, x + width, bar + 7), fill=RAIL)
+    pen.rectangle((x, bar, x + max(1, int(width * frame.weight)), bar + 7), fill=ACCENT)
     label = format_timecode(frame.second, tenths=True)
     pen.text((x, bar + 10), label, SOFT, _font(13))
     if frame.weight >= 0.01:
-        pen.text((x + size, bar + 10), f"{frame.weight:.0%}", INK, _font(13), anchor="ra")
+        pen.text((x + width, bar + 10), f"{frame.weight:.0%}", INK, _font(13), anchor="ra")
 
 
 def _word(
@@ -154,36 +161,45 @@ def _word(
     explanation: "Explanation",
     word: "WordPart",
     corner: tuple[int, int],
+    cell: tuple[int, int],
 ) -> None:
     x, y = corner
     best = word.patches[0]
-    picture = _thumbnail(explanation, best.frame, WORD_PICTURE)
-    lit = [p for p in word.patches if p.frame == best.frame]
-    if explanation.grid and best.row is not None:  # else it is the frame that fits, no part of it
-        dark = ImageEnhance.Brightness(ImageEnhance.Color(picture).enhance(0.35)).enhance(0.45)
-        bright, picture = picture, dark
-        wide, high = (length / explanation.grid for length in picture.size)
-        for patch in lit:
-            if patch.row is None or patch.column is None:
-                continue
-            box = (
-                *(int(patch.column * wide), int(patch.row * high)),
-                *(int((patch.column + 1) * wide), int((patch.row + 1) * high)),
-            )
-            # A patch lights up as far as the word cares about it.
-            cell = Image.blend(dark.crop(box), bright.crop(box), 0.35 + 0.65 * patch.weight)
-            picture.paste(cell, (box[0], box[1]))
-            if patch.weight >= 0.1:
-                ImageDraw.Draw(picture).rectangle(box, outline="#ffd43b", width=3)
-    canvas.paste(_on_square(picture, WORD_PICTURE), (x, y))
-    label = _fitting(pen, word.word, _font(18, bold=True), WORD_PICTURE)
-    pen.text((x, y + WORD_PICTURE + 4), label, INK, _font(18, bold=True))
-    share = f", {word.weight:.0%} of the patch score" if word.weight >= 0.005 else ""
+    canvas.paste(
+        _with_patches(explanation, word, _thumbnail(explanation, best.frame, cell)), corner
+    )
+    label = _fitting(pen, word.word, _font(18, bold=True), WORD_WIDTH)
+    pen.text((x, y + cell[1] + 4), label, INK, _font(18, bold=True))
     part = "the whole frame" if best.row is None else "this patch"
     detail = f"{part} at {format_timecode(best.second, tenths=True)}: {best.similarity:.2f}"
-    pen.text((x, y + WORD_PICTURE + 27), detail, SOFT, _font(12))
-    if share:
-        pen.text((x, y + WORD_PICTURE + 42), share[2:], ACCENT, _font(12))
+    pen.text((x, y + cell[1] + 27), _fitting(pen, detail, _font(13), WORD_WIDTH), SOFT, _font(13))
+    if word.weight >= 0.005:
+        share = f"{word.weight:.0%} of the patch score"
+        pen.text((x, y + cell[1] + 44), share, ACCENT, _font(13))
+
+
+def _with_patches(explanation: "Explanation", word: "WordPart", cell: Image.Image) -> Image.Image:
+    """Light up the patches that a word chose, as far as it cares about each, and dim the rest."""
+    best = word.patches[0]
+    if not explanation.grid or best.row is None:  # the frame fits best, no part of it
+        return cell
+    left, top, right, bottom = _inside(explanation, best.frame, cell.size)
+    wide, high = (right - left) / explanation.grid, (bottom - top) / explanation.grid
+    dim = ImageEnhance.Brightness(ImageEnhance.Color(cell).enhance(0.5)).enhance(0.55)
+    drawn = dim.copy()
+    for patch in word.patches:
+        if patch.frame != best.frame or patch.row is None or patch.column is None:
+            continue
+        x, y = left + patch.column * wide, top + patch.row * high
+        box = (int(x), int(y), int(x + wide), int(y + high))
+        lit = Image.blend(dim.crop(box), cell.crop(box), 0.35 + 0.65 * patch.weight)
+        drawn.paste(lit, box[:2])
+        if patch.weight >= 0.1:
+            outside = (box[0] - PATCH_OUTLINE, box[1] - PATCH_OUTLINE, *(
+                end + PATCH_OUTLINE - 1 for end in box[2:]
+            ))  # fmt: skip
+            ImageDraw.Draw(drawn).rectangle(outside, outline="#ffd43b", width=PATCH_OUTLINE)
+    return drawn
 
 
 def _shown_words(explanation: "Explanation") -> list["WordPart"]:
@@ -193,20 +209,36 @@ def _shown_words(explanation: "Explanation") -> list["WordPart"]:
     return [word for word in real if any(word is kept for kept in best)]
 
 
-def _thumbnail(explanation: "Explanation", at: int, size: int) -> Image.Image:
-    if at >= len(explanation.thumbnails):
-        return Image.new("RGB", (size, size), RAIL)
-    picture = Image.open(io.BytesIO(explanation.thumbnails[at])).convert("RGB")
-    factor = size / max(picture.size)
-    shape = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
-    return picture.resize(shape, Image.Resampling.BICUBIC)
+def _cell(explanation: "Explanation", width: int) -> tuple[int, int]:
+    """Return the space for a frame: so wide, as high as the highest frame, at most a square."""
+    shapes = [_opened(thumbnail).size for thumbnail in explanation.thumbnails] or [(1, 1)]
+    return width, min(width, max(max(1, round(h * width / w)) for w, h in shapes))
 
 
-def _on_square(picture: Image.Image, size: int) -> Image.Image:
-    """Set a picture into the middle of a square."""
-    square = Image.new("RGB", (size, size), RAIL)
-    square.paste(picture, ((size - picture.width) // 2, (size - picture.height) // 2))
-    return square
+def _inside(
+    explanation: "Explanation", at: int, cell: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Return where in its cell a frame lies: left, top, right, bottom."""
+    width, height = _opened(explanation.thumbnails[at]).size
+    factor = min(cell[0] / width, cell[1] / height)
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    left, top = ((whole - part) // 2 for whole, part in zip(cell, size, strict=True))
+    return left, top, left + size[0], top + size[1]
+
+
+def _thumbnail(explanation: "Explanation", at: int, cell: tuple[int, int]) -> Image.Image:
+    """Return a frame in the middle of its cell."""
+    drawn = Image.new("RGB", cell, RAIL)
+    if at < len(explanation.thumbnails):
+        left, top, right, bottom = _inside(explanation, at, cell)
+        picture = _opened(explanation.thumbnails[at]).convert("RGB")
+        shape = (right - left, bottom - top)
+        drawn.paste(picture.resize(shape, Image.Resampling.BICUBIC), (left, top))
+    return drawn
+
+
+def _opened(thumbnail: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(thumbnail))
 
 
 def _fitting(
