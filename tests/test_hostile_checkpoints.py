@@ -71,6 +71,16 @@ def test_a_pickle_that_asks_for_memory_is_not_run(tmp_path: Path) -> None:
         checkpoint.load(archive(tmp_path / "m.pt", {**files, "m/data.pkl": deep}))
 
 
+@pytest.mark.parametrize("name", ["m/constants.pkl", "m/version"])
+def test_a_pickle_that_swells_in_memory_is_not_run(tmp_path: Path, name: str) -> None:
+    """61 kB that become 60 million lists: 4 GB, and minutes."""
+    files = {"m/data.pkl": b"\x80\x02" + b"]" * 60 * 2**20 + b".", name: b"3"}
+    path = archive(tmp_path / "m.pt", files, packed=True)
+    assert path.stat().st_size < 2**17
+    with pytest.raises(CheckpointError, match="larger than names of tensors can be"):
+        checkpoint.load(path)
+
+
 @pytest.mark.parametrize(
     "state",
     [

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,6 +98,51 @@ def test_a_preview_of_other_content_or_another_index_is_not_used(tmp_path: Path)
         names = np.load(place)
         np.save(place, names[::-1])
     assert previews.read(folder) is None
+
+
+def header(descr: str, shape: str) -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + b"\x01" * 9000
+
+
+@pytest.mark.parametrize("name", ["frame.codes0", "frame.rest0", "video.centre", "patch.stored"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        header("|O", "(40, 3, 8)"),  # addresses that python would follow
+        header("<f4", "(40"),
+        header("|i1", "(40, 3, 1)"),  # narrower than loops read
+        header("<f8", "(40, 3)"),
+        header("|V0", "(40,)"),
+        header("|i1", "(" * 90),
+    ],
+    ids=["objects", "cut", "narrow", "double", "void", "deep"],
+)
+def test_arrays_of_a_strange_preview_are_not_used(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    collection = random_collection(1)
+    previews.save(collection, {}, tmp_path)
+    (file,) = tmp_path.glob(f"*/{name}.npy")
+    file.write_bytes(content)
+    assert previews.load(tmp_path, collection) is None
+    previews.save(collection, {}, tmp_path)
+    assert previews.load(tmp_path, collection) is not None
+
+
+def test_a_preview_of_fewer_or_narrower_units_is_not_used(tmp_path: Path) -> None:
+    whole = random_collection(1)
+    previews.save(whole, {}, tmp_path)
+    saved = previews.read(tmp_path)
+    assert saved is not None and saved.is_of(whole, "")
+    assert not saved.is_of(replace(whole, frames=whole.patches), "")
+    assert not saved.is_of(replace(whole, video=in_memory(_wide(40)).video), "")
+
+
+def _wide(rows: int) -> VideoFeatures:
+    mask = torch.ones(rows, 1, dtype=torch.bool)
+    one = torch.ones(rows, 1, 4)
+    return VideoFeatures(one[:, 0], one, mask, one, mask)
 
 
 def test_a_replaced_index_is_noticed_and_says_what_to_do(folder: Path, made: Path) -> None:

@@ -113,9 +113,16 @@ class SavedPreview:
         keys = RowKeys.of(collection)
         return (
             self.index_id == index_id
+            and all(self._has_sizes_of(collection, unit) for unit in self.preview.quantised)
             and np.array_equal(self.rows.ids, keys.ids)
             and np.array_equal(self.rows.checksums, keys.checksums)
         )
+
+    def _has_sizes_of(self, collection: Collection, unit: VideoUnit) -> bool:
+        quantised = self.preview.quantised[unit]
+        _, units, width = column_of(collection, unit)[0].pieces[0].shape
+        found = {codes.shape[1] for codes in quantised.codes}
+        return found <= {units} and quantised.centre.shape[1] == width
 
     def rows_of(self, collection: Collection) -> Array:
         """For every row of a collection the same row of the preview, or -1."""
@@ -207,12 +214,14 @@ def read(folder: Path) -> SavedPreview | None:
             if f"{unit}.{_SIDES[0]}" in arrays
         }
         preview = _preview(axes, arrays)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # also when a writer has just replaced it, or wrote another version's
-    if not axes or any(_sizes(preview, unit) != _cut_sizes(preview, unit) for unit in axes):
-        return None  # cut elsewhere, by another version of this package
-    if rows.digest() != about.get("rows") or {len(a) for a in arrays.values()} != {len(rows.ids)}:
-        return None
+        # Cut elsewhere, by another version of this package, or damaged: loops would read beyond it.
+        is_whole = axes and all(map(_is_laid_out, axes, preview.quantised.values()))
+        if not is_whole or rows.digest() != about["rows"]:
+            return None
+        if {len(array) for array in arrays.values()} != {len(rows.ids)}:
+            return None
+    except Exception:  # a damaged header may raise almost anything
+        return None  # also when a writer has just replaced it
     return SavedPreview(preview, rows, str(about.get("index", "")), place)
 
 
@@ -300,6 +309,8 @@ def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Read how the rows of a file look, and where they begin."""
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "fiU":  # mapped objects would be whatever addresses the file names
+        raise ValueError(f"an array of {dtype}")
     return dtype, shape[1:], file.tell()
 
 
@@ -356,10 +367,16 @@ def _arrays(preview: Preview) -> dict[str, Array]:
 _SIDES = ("stored", "text")
 
 
-def _sizes(preview: Preview, unit: VideoUnit) -> list[int]:
-    return [part.shape[2] for part in preview.quantised[unit].codes]
-
-
-def _cut_sizes(preview: Preview, unit: VideoUnit) -> list[int]:
-    cuts = cuts_of(unit, preview.quantised[unit].axes.stored.shape[1])
-    return [cut - begin for begin, cut in itertools.pairwise((0, *cuts))]
+def _is_laid_out(unit: VideoUnit, quantised: QuantisedUnits) -> bool:
+    """Tell whether arrays have the types and sizes that `quantise` gives them."""
+    width = len(quantised.axes.stored)
+    cuts = (0, *cuts_of(unit, width))
+    units = quantised.codes[0].shape[1] if quantised.codes else 0
+    vector, row = (np.dtype(np.int8), (width,)), (np.dtype(np.float32), ())
+    expected = {"centre": vector, "scale": row, "radius": row, "step": row}
+    for at, (begin, cut) in enumerate(itertools.pairwise(cuts)):
+        expected |= {f"codes{at}": (np.dtype(np.int8), (units, cut - begin))}
+        expected |= {f"rest{at}": (np.dtype(np.float32), (units,)), f"lost{at}": row}
+    found = {name: (a.dtype, a.shape[1:]) for name, a in quantised.arrays().items()}
+    sides = {(a.dtype, a.shape) for a in (quantised.axes.stored, quantised.axes.text)}
+    return found == expected and sides == {(np.dtype(np.float32), (width, width))}
