@@ -20,6 +20,7 @@ from ucofia.errors import (
     DamagedIndexError,
     IndexBusyError,
     IndexReplacedError,
+    IndexWriteError,
     NoIndexError,
     NotExplainableError,
     VersionGoneError,
@@ -151,8 +152,13 @@ def test_a_replaced_index_is_noticed_and_says_what_to_do(folder: Path, made: Pat
     shutil.rmtree(folder)
     with pytest.raises(NoIndexError, match="there is no index at"):
         reader.search("red")
+    folder.write_text("no folder any more")
+    with pytest.raises(IndexWriteError):
+        reader.compact()
+    folder.unlink()
     Index.create(folder, colour_model()).add(made / "videos" / "blue.mp4")
-    for ask in (lambda: reader.search("red"), reader.info, reader.verify, reader.newest):
+    asks = (reader.info, reader.verify, reader.newest, reader.bank_texts, reader.compact)
+    for ask in (lambda: reader.search("red"), *asks):
         with pytest.raises(
             IndexReplacedError, match=r"made again, .* since it was opened: it was"
         ):

@@ -153,7 +153,7 @@ class Journal:
     def _names(self) -> list[str]:
         try:
             return self._files.names()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     @contextlib.contextmanager

@@ -254,6 +254,7 @@ class Queries(ABC):
             >>> index.bank_texts()[:2]
             ['red red', 'red green']
         """
+        self._store.require_same()
         bank = banks.read(self._store)
         return list(bank.texts) if bank else []
 
