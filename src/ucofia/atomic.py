@@ -1,5 +1,6 @@
 """Atomic file writes: a file is the old one or the new one, also after a kill."""
 
+import errno
 import glob
 import os
 import secrets
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 PART = ".part"  # ends the name of what is being written
 LEFT_SECONDS = 24 * 3600  # a temporary file older than this was left by a killed process
+
+_NO_LOCKS = {getattr(errno, name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP")}
+
+
+def knows_no_locks(error: OSError) -> bool:
+    """Return whether a lock failed because its file system has none, as some network shares."""
+    return error.errno in _NO_LOCKS
 
 
 @contextmanager

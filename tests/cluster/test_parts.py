@@ -1,6 +1,7 @@
 """Parts, data files, journal and commits, without Ray."""
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -302,3 +303,16 @@ def test_an_index_that_was_made_again_gets_nothing_of_the_one_before(
     assert len(again) == 0 and again.verify() == []
     again.add(videos)
     assert again.search("red")
+
+
+def test_a_run_where_nothing_can_be_locked_counts_as_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    journal = Journal(str(tmp_path))
+    with journal.run():
+        assert journal.is_running()  # so that nothing of it is deleted
+    assert not journal.is_running()

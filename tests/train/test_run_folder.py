@@ -1,5 +1,7 @@
 """A run folder that was damaged, locked or stopped at its end: sentences, and the same weights."""
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +26,8 @@ from ucofia.errors import (
 from ucofia.train import optim
 from ucofia.train.run_folder import RunFolder
 from ucofia.train.settings import TrainData
+
+COUNTERS = {"validated": 0, "best": None, "seconds": 0.0, "best_checksum": None}
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +87,61 @@ def test_when_every_checkpoint_is_damaged_nothing_is_thrown_away(stopped: Path) 
     ):
         run(stopped)
     assert len(list((stopped / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["step-foo", "step-00000003-0000-copy", "step-00000009"])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_what_only_looks_like_a_checkpoint_is_left_alone(
+    name: str, is_file: bool, whole: Path, stopped: Path
+) -> None:
+    other = stopped / "checkpoints" / name
+    other.touch() if is_file else shutil.copytree(other.with_name("step-00000002-0000"), other)
+    run(stopped)
+    assert other.exists()
+    shutil.rmtree(other) if other.is_dir() else other.unlink()
+    assert_identical(whole, stopped)
+
+
+def test_a_checkpoint_of_another_training_is_told(stopped: Path, tmp_path: Path) -> None:
+    last = stopped / "checkpoints" / "step-00000003-0000"
+    other = tiny_model("clip4clip-mean")
+    shutil.rmtree(last)
+    RunFolder(stopped).save(3, other, optim.optimiser(other, TRAIN), COUNTERS)
+    with pytest.raises(DamagedRunError, match=r"step-00000003-0000 is damaged: it does"):
+        run(stopped)
+
+
+@pytest.mark.parametrize(
+    "state", [3, [], {}, {"step": "x"}, {"best": "x"}, {"seconds": {}}], ids=str
+)
+def test_counters_of_another_kind_are_told(state: Any, stopped: Path) -> None:
+    last = stopped / "checkpoints" / "step-00000003-0000"
+    known = json.loads((last / "state.json").read_text())
+    if isinstance(state, dict) and state:
+        state = {**known, **state}
+    (last / "state.json").write_text(json.dumps(state))
+    sums = json.loads((last / "checksums.json").read_text())
+    digest = hashlib.blake2b((last / "state.json").read_bytes(), digest_size=16)
+    (last / "checksums.json").write_text(json.dumps({**sums, "state.json": digest.hexdigest()}))
+    with pytest.raises(DamagedRunError, match="does not belong to this training"):
+        run(stopped)
+
+
+@pytest.mark.parametrize("reason", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_share_without_locks_can_be_trained_on(
+    reason: str,
+    whole: Path,
+    stopped: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(getattr(errno, reason), reason)
+
+    monkeypatch.setattr("fcntl.flock", none)
+    run(stopped)
+    assert "only one training may write there" in caplog.text
+    assert_identical(whole, stopped)
 
 
 def test_the_last_two_checkpoints_are_kept(whole: Path) -> None:
@@ -160,13 +219,13 @@ def test_a_damaged_checkpoint_is_not_one_of_the_two_that_are_kept(tmp_path: Path
     model = tiny_model()
     optimiser, folder = optim.optimiser(model, TRAIN), RunFolder(tmp_path)
     for step in (5, 10, 15):
-        folder.save(step, model, optimiser, {"validated": 0})
+        folder.save(step, model, optimiser, COUNTERS)
     (tmp_path / "checkpoints" / "step-00000015-0000" / "state.json").write_text("damaged")
     with pytest.warns(DamagedCheckpointWarning):
         counters = folder.load(model, optimiser)
     assert counters is not None
     folder.remove_leftovers(counters["step"], counters["validated"])
-    folder.save(20, model, optimiser, {"validated": 0})
+    folder.save(20, model, optimiser, COUNTERS)
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step-00000010-0000", "step-00000020-0000"]
 

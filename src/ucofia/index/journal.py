@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from ucofia.atomic import write_atomic
+from ucofia.atomic import knows_no_locks, write_atomic
 from ucofia.errors import MissingExtraError
 from ucofia.index import failures
 from ucofia.index.failures import KnownFailure
@@ -64,7 +64,7 @@ class Entry:
                 replacing=tuple(FileIdentity(**file) for file in values["replacing"]),
                 failed=tuple(KnownFailure(**failure) for failure in values["failed"]),
             )
-        except (KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"no journal entry: {error}") from error
 
 
@@ -160,15 +160,21 @@ class Journal:
     def run(
         self, *, timeout: float | None = None, progress: Progress | None = None
     ) -> Iterator[None]:
-        """Hold the lock file of a run for as long as its process lives."""
+        """Hold the lock file of a run for as long as its process lives, where there are locks."""
         if is_remote(self.path):  # nothing there is ever deleted that no version names
             yield
             return
         # The writer lock: not while a compaction deletes unused files.
         with writer_lock(self.path, verb=VERB, timeout=timeout, progress=progress):
             os.makedirs(self._folder, exist_ok=True)
-            lock = FileLock(f"{self._folder}/{secrets.token_hex(8)}{_RUN}")
-            lock.acquire()
+            file = f"{self._folder}/{secrets.token_hex(8)}{_RUN}"
+            lock = FileLock(file, fallback_to_soft=False)
+            with writing(self.path):
+                try:
+                    lock.acquire()
+                except OSError as error:  # as `writer_lock` has warned of
+                    if not knows_no_locks(error):
+                        raise
         try:
             yield
         finally:
@@ -282,10 +288,10 @@ def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def _is_held(file: Path) -> bool:
-    lock = FileLock(str(file))
+    lock = FileLock(str(file), fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except OSError:  # held (`Timeout`), or nobody can tell
         return True
     lock.release()
     file.unlink(missing_ok=True)  # its process was killed

@@ -15,8 +15,10 @@ randomness is keyed (see `step.py`). Only one process writes.
 
 import hashlib
 import json
+import logging
 import os
 import platform
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,16 +34,19 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ucofia import checkpoint
-from ucofia.atomic import PART, remove_part, write_atomic, write_tensors
+from ucofia.atomic import PART, knows_no_locks, remove_part, write_atomic, write_tensors
 from ucofia.errors import (
     DamagedCheckpointWarning,
     DamagedRunError,
     RunBusyError,
     RunFolderError,
     RunMismatchError,
+    first_line,
 )
 from ucofia.model import Model
 from ucofia.sharing import WEIGHTS_FILE
+
+logger = logging.getLogger(__name__)
 
 OPTIMISER, STATE, SETTINGS, LOG, RESULT = (
     "optimiser.safetensors",
@@ -63,13 +68,21 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder; if another process holds it, the error names that one."""
+        """Hold the lock of the folder; if another process holds it, the error names that one.
+
+        Where the file system has no locks, as some network shares, it is only warned of.
+        """
         with self.disk_errors():
             self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / LOCK, timeout=0)
+        lock = FileLock(self.path / LOCK, timeout=0, fallback_to_soft=False)
         try:
             with self.disk_errors():
-                lock.acquire()
+                try:
+                    lock.acquire()
+                except OSError as error:
+                    if not knows_no_locks(error):
+                        raise
+                    logger.warning("no locks at %s; only one training may write there", self.path)
         except Timeout as error:
             raise RunBusyError(self.path, self._holder()) from error
         try:
@@ -191,9 +204,7 @@ class RunFolder:
                 problem = _damage(folder)
             if problem is None:
                 with self.disk_errors():
-                    checkpoint.restore(model, load_file(folder / WEIGHTS_FILE))
-                    _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
-                    return dict(json.loads((folder / STATE).read_text()))
+                    return self._restored(folder, model, optimizer)
             if at + 1 == len(found):
                 advice = "Delete the folder `checkpoints` to train from the start"
                 where = str(folder.relative_to(self.path))
@@ -201,6 +212,22 @@ class RunFolder:
             warning = DamagedCheckpointWarning(folder, problem, found[at + 1].name)
             warnings.warn(warning, stacklevel=2)
         return None
+
+    def _restored(self, folder: Path, model: Model, optimizer: Optimizer) -> dict[str, Any]:
+        """Load a checkpoint that is as it was written, though perhaps by another training."""
+        try:
+            checkpoint.restore(model, load_file(folder / WEIGHTS_FILE))
+            _restore_optimiser(optimizer, load_file(folder / OPTIMISER))
+            counters = dict(json.loads((folder / STATE).read_text()))
+            for name, kind in _COUNTERS.items():
+                if not isinstance(counters[name], kind):
+                    raise TypeError(f"{name} is {counters[name]!r}")
+        except (RuntimeError, ValueError, KeyError, TypeError, RecursionError) as error:
+            problem = f"it does not belong to this training ({first_line(error)})"
+            advice = "Delete it to go on from the one before, or from the start"
+            where = str(folder.relative_to(self.path))
+            raise DamagedRunError(self.path, where, problem, advice) from error
+        return counters
 
     @property
     def saved_step(self) -> int | None:
@@ -210,7 +237,7 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         folders = (self.path / "checkpoints").glob("step-*")
-        return sorted(path for path in folders if path.suffix != PARTIAL)
+        return sorted(path for path in folders if _CHECKPOINT.fullmatch(path.name))
 
     def _read(self, name: str, advice: str) -> dict[str, Any]:
         with self.disk_errors():
@@ -244,6 +271,14 @@ class RunFolder:
             raise RunFolderError(self.path, str(error), self.saved_step) from error
 
 
+_CHECKPOINT = re.compile(r"step-[0-9]{8,}-[0-9]{4,}")  # a copy under another name is none
+_COUNTERS: dict[str, Any] = {
+    "step": int,
+    "validated": int,
+    "best": dict | None,
+    "seconds": float | int,
+    "best_checksum": str | None,
+}
 _CHECKED = (WEIGHTS_FILE, OPTIMISER, STATE)
 
 
@@ -263,7 +298,7 @@ def _damage(folder: Path) -> str | None:
         for file in _CHECKED:
             if _checksum(folder / file) != sums[file]:
                 return f"{file} is not what was written"
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         return f"{Path(error.filename).name} is missing"
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"{CHECKSUMS} cannot be read"

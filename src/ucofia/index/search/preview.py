@@ -214,7 +214,7 @@ def read(folder: Path) -> SavedPreview | None:
             if f"{unit}.{_SIDES[0]}" in arrays
         }
         preview = _preview(axes, arrays)
-        # Cut elsewhere, by another version of this package, or damaged: loops would read beyond it.
+        # Cut by another version of this package, or damaged: loops would read beyond the end.
         is_whole = axes and all(map(_is_laid_out, axes, preview.quantised.values()))
         if not is_whole or rows.digest() != about["rows"]:
             return None

@@ -7,7 +7,6 @@ retried, and nothing is deleted that another writer may still need.
 """
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ucofia.atomic import knows_no_locks
 from ucofia.errors import (
     ForeignFolderError,
     IndexBusyError,
@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 5.0  # between two reports while waiting
 NOTE_SECONDS = 1.0  # between two notes of how far the writer is
-_NO_LOCKS = {getattr(errno, name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP")}
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _acquire(
                 whole = None if timeout is None else round(timeout)
                 progress(f"waiting for {name}", round(time.monotonic() - began), whole)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if not knows_no_locks(error):
                 with writing(path):
                     raise
             logger.warning("the file system of %s has no locks; use one writer at a time", path)
