@@ -27,8 +27,9 @@ from ucofia.errors import (
 )
 from ucofia.index.index import Index
 from ucofia.index.storage import schema
+from ucofia.index.storage.collection import values_of
 from ucofia.index.storage.location import exists, size_bytes
-from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo, values_of
+from ucofia.index.storage.schema import SETTINGS_KEY, SegmentInfo
 from ucofia.index.storage.store import Store
 from ucofia.presets import CLIP_STRAIGHT
 

@@ -180,19 +180,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def _document(report: "Report", sims: Path) -> dict[str, Any]:
     lines = [
-        {
-            "direction": line.direction,
-            "normalisation": line.name,
-            "bank": line.bank,
-            "queries": line.summary.queries,
-            "values": line.summary.values(),
-            "intervals": line.intervals,
-            "tied": line.tied,
-            "values_if_ties_won": line.if_won.values(),
-            "residual": line.residual,
-            "versus_none": [vars(found) for found in line.versus_none],
-        }
-        for line in report.lines
+        {**line.to_dict(), "values_if_ties_won": line.if_won.values()} for line in report.lines
     ]
     versus = {d: [vars(found) for found in f] for d, f in report.versus_other.items()}
     return {

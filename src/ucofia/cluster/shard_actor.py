@@ -23,10 +23,10 @@ from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Rerank, Searcher
-from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.collection import Collection, values_of
 from ucofia.index.storage.fragments import FragmentStore
 from ucofia.index.storage.location import is_remote
-from ucofia.index.storage.schema import Array, SegmentInfo, values_of
+from ucofia.index.storage.schema import Array, SegmentInfo
 from ucofia.index.storage.store import Store
 from ucofia.index.storage.vectors import CACHE_GB, VectorCache
 from ucofia.scratch import ScratchFolder

@@ -7,7 +7,7 @@ report carries a warning: a person who asks one question at a time cannot have t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -72,6 +72,20 @@ class ReportLine:
     if_won: RankSummary  # the figures if all these ties were won
     residual: float | None = None  # of Sinkhorn-Knopp: the share of the bank not yet balanced
     versus_none: Sequence[PairedDifference] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON values, without the ranks."""
+        return {
+            "direction": self.direction,
+            "normalisation": self.name,
+            "bank": self.bank,
+            "queries": self.summary.queries,
+            "values": self.summary.values(),
+            "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
+            "tied": self.tied,
+            "residual": self.residual,
+            "versus_none": [vars(difference) for difference in self.versus_none],
+        }
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from ucofia.atomic import atomic_write, write_atomic
 from ucofia.evaluate import paper_tables
-from ucofia.evaluate.benchmark import Evaluation, Ranked
+from ucofia.evaluate.benchmark import Evaluation
 from ucofia.evaluate.matrix_report import DIRECTIONS, Direction
 
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
@@ -52,7 +52,7 @@ def document(
         "model": dict(model),
         "levels": list(found.levels),
         "bank": {"texts": found.bank_texts, "videos": found.bank_videos},
-        "lines": [_line(ranked) for ranked in found.ranked],
+        "lines": [{**r.line.to_dict(), "levels": list(r.levels)} for r in found.ranked],
         "search": vars(found.search),
         "cost": {"seconds": dict(found.seconds), "peak_memory_mb": found.peak_memory_mb},
         "warnings": [*found.warnings, *_rule_warnings(found, rule)],
@@ -118,22 +118,6 @@ def ranks_table(found: Evaluation, direction: Direction) -> Any:
             name = f"{'+'.join(ranked.levels)}: {ranked.line.name}"
             asked[name] = ranked.line.ranks.astype(np.int32)
     return pa.table(asked)
-
-
-def _line(ranked: Ranked) -> dict[str, Any]:
-    line = ranked.line
-    return {
-        "direction": line.direction,
-        "levels": list(ranked.levels),
-        "normalisation": line.name,
-        "bank": line.bank,
-        "queries": line.summary.queries,
-        "values": line.summary.values(),
-        "intervals": {name: list(bounds) for name, bounds in line.intervals.items()},
-        "tied": line.tied,
-        "residual": line.residual,
-        "versus_none": [vars(difference) for difference in line.versus_none],
-    }
 
 
 def _table(result: Mapping[str, Any], direction: Direction) -> str:

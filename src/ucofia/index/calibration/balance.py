@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ucofia.confidence.calibrate import TextScores, standardise
-from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.schema import Array, values_of
+from ucofia.index.storage.collection import Collection, values_of
+from ucofia.index.storage.schema import Array
 from ucofia.index.storage.store import Store
 from ucofia.query.text_kinds import TextKind
 from ucofia.scratch import scratch_array

@@ -30,8 +30,8 @@ from ucofia.confidence.calibrate import (
 from ucofia.errors import DamagedIndexError, IndexWriteError, SettingError, require_unicode
 from ucofia.index.calibration import balance
 from ucofia.index.calibration.balance import Kinds, Nulls, Solver
-from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.schema import Array, Table, values_of
+from ucofia.index.storage.collection import Collection, values_of
+from ucofia.index.storage.schema import Array, Table
 from ucofia.index.storage.store import Store
 from ucofia.query.text_kinds import TextKind, kind_of, kinds_of, prompt
 

@@ -38,6 +38,7 @@ from ucofia.index.search.scoring import (
     Query,
     Ranking,
     Scores,
+    best_first,
     rank_videos,
     rows_of_videos,
     score,
@@ -142,7 +143,6 @@ def _above(asked: Combination, ranking: Ranking, ends: Float[Array, "t 1"]) -> b
 
 def _best(asked: Combination, rows: Array, top: int) -> Ranking:
     """Score rows for all texts, order them and keep the first; finalists are scored alone."""
-    segments = asked.searcher.collection.segments
     totals = np.array([part.totals(rows).total for part in asked.parts], np.float64)
     is_finite = np.isfinite(totals).all(0)  # else damaged
     rows, totals = rows[is_finite], totals[:, is_finite]
@@ -157,12 +157,7 @@ def _best(asked: Combination, rows: Array, top: int) -> Ranking:
     kept = rows[finalists]
     alone = [part.totals(kept, alone=True) for part in asked.parts]
     combined = asked.combine(np.array([one.total for one in alone], np.float64))
-
-    def sort_key(at: int) -> tuple[float, str, float, int]:
-        segment = segments[kept[at]]
-        return -float(combined[at]), segment.path, segment.start_second, int(kept[at])
-
-    order = np.array(sorted(range(len(kept)), key=sort_key)[:top], dtype=np.int64)
+    order = best_first(asked.searcher.collection, kept, combined, top)
     return Ranking(kept[order], Scores(combined, alone[0].levels)[order], len(rows))
 
 

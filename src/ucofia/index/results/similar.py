@@ -18,9 +18,9 @@ from ucofia.errors import EmptyInputError
 from ucofia.index import encode_segments
 from ucofia.index.results.hits import Hit, hits_of
 from ucofia.index.search.scoring import Ranking, Scores, finalists, rank_videos, top_k
-from ucofia.index.storage.collection import Collection
+from ucofia.index.storage.collection import Collection, values_of
 from ucofia.index.storage.location import where
-from ucofia.index.storage.schema import Array, values_of
+from ucofia.index.storage.schema import Array
 from ucofia.model import Model
 from ucofia.types import VideoFeatures
 from ucofia.video.decode_pool import Clip, decode_one

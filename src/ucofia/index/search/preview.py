@@ -36,8 +36,8 @@ from ucofia.index.search.quantise import (
     cuts_of,
     quantise,
 )
-from ucofia.index.storage.collection import Collection
-from ucofia.index.storage.schema import Array, values_of
+from ucofia.index.storage.collection import Collection, values_of
+from ucofia.index.storage.schema import Array
 
 PREVIEW_FILE = "preview.json"
 QUANTISED_AT_ONCE = 256

@@ -139,14 +139,19 @@ def top_k(
     rows, scores = rows[which], scores[which]
     if query is not None and len(rows):
         scores = score(query, collection, rows, alone=True)
+    order = best_first(collection, rows, scores.total, top)
+    return Ranking(rows[order], scores[order], seen)
+
+
+def best_first(collection: Collection, rows: Array, totals: Float[Array, " n"], top: int) -> Array:
+    """Return the places of the best rows; equal totals are ordered by path and second."""
     segments = collection.segments
 
     def sort_key(at: int) -> tuple[float, str, float, int]:
         segment = segments[rows[at]]
-        return -float(scores.total[at]), segment.path, segment.start_second, int(rows[at])
+        return -float(totals[at]), segment.path, segment.start_second, int(rows[at])
 
-    order = np.array(sorted(range(len(rows)), key=sort_key)[:top], dtype=np.int64)
-    return Ranking(rows[order], scores[order], seen)
+    return np.array(sorted(range(len(rows)), key=sort_key)[:top], dtype=np.int64)
 
 
 def finalists(totals: Float[Array, " n"], top: int) -> Array:

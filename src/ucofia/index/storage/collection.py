@@ -6,15 +6,17 @@ see only this; `store` knows whether rows are on a disk, and in which format.
 """
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Float
 
-from ucofia.index.storage.schema import Array, SegmentInfo, Segments, values_of
+from ucofia.index.storage.schema import INFO_COLUMNS, Array, SegmentInfo, Table, infos_of
 
 if TYPE_CHECKING:  # torch takes seconds to import, and `ucofia info` needs none of it
     import torch
@@ -24,6 +26,60 @@ if TYPE_CHECKING:  # torch takes seconds to import, and `ucofia info` needs none
 # Half-precision numbers whose exponent is all ones are infinite or not numbers.
 _EXPONENT, _SIGNLESS = np.uint16(0x7C00), np.uint16(0x7FFF)
 ROWS_CHECKED_AT_ONCE = 256
+
+
+class Segments(Sequence[SegmentInfo]):
+    """Segments in the order of their rows, kept as columns; a `SegmentInfo` is made when read.
+
+    So an index of 100,000 segments opens without 100,000 objects.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table.select(list(INFO_COLUMNS)).combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @overload
+    def __getitem__(self, at: int) -> SegmentInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Segments": ...
+    def __getitem__(self, at: int | slice) -> "SegmentInfo | Segments":
+        """One segment, or some."""
+        if isinstance(at, slice):
+            return Segments(self._table.take(pa.array(range(len(self))[at], pa.int64())))
+        row = range(len(self))[operator.index(at)]
+        if "_all" in self.__dict__:
+            return self._all[row]
+        return infos_of(self._table.slice(row, 1))[0]
+
+    def __iter__(self) -> Iterator[SegmentInfo]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, rows: Array) -> "Segments":
+        """Some segments, in the order of the rows that are given."""
+        return Segments(self._table.take(pa.array(rows, pa.int64())))
+
+    def values(self, name: str) -> list[Any]:
+        """One field of all segments."""
+        values: list[Any] = self._table.column(name).to_pylist()
+        return values
+
+    @cached_property
+    def _all(self) -> list[SegmentInfo]:
+        return infos_of(self._table)
+
+
+def values_of(segments: Sequence[SegmentInfo], name: str) -> list[Any]:
+    """One field of all segments, whichever way they are kept."""
+    if isinstance(segments, Segments):
+        return segments.values(name)
+    return [getattr(segment, name) for segment in segments]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ tables end up in is decided by `store`.
 
 import hashlib
 import json
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,20 +26,6 @@ CHECKSUM = "checksum"
 # Two writers that insert rows of the same key at the same time conflict, instead of doubling it.
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 KEY_METADATA = {PRIMARY_KEY: b"true"}
-LIGHT = (
-    "id",
-    "path",
-    "number",
-    "start_second",
-    "end_second",
-    "duration_seconds",
-    "size_bytes",
-    "mtime_ns",
-    "content_hash",
-    "frame_seconds",
-    "checksum",
-    "voting_frames",
-)
 # Columns of the small tables that are texts; all others are numbers.
 _TEXTS = frozenset({"path", "error", "reason", "text", "id", "generation"})
 _REQUIRED = {"failed": ("path",), "bank": ("text",), "bias": ("id", "generation")}
@@ -107,6 +91,11 @@ class SegmentInfo:
     content_hash: str
     frame_seconds: tuple[float, ...]
     checksum: int  # of the whole row, vectors included
+
+
+# Columns that are read when an index is opened: all but vectors, patches and thumbnails.
+INFO_COLUMNS = tuple(field.name for field in fields(SegmentInfo))
+LIGHT = (*INFO_COLUMNS, "voting_frames")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,8 +248,7 @@ def rows_of(table: Table, settings: IndexSettings) -> Iterator[SegmentRow]:
 
 def infos_of(table: Table) -> list[SegmentInfo]:
     """Read what is known about segments besides their vectors."""
-    names = [field.name for field in fields(SegmentInfo)]
-    columns = {name: table.column(name).to_pylist() for name in names}
+    columns = {name: table.column(name).to_pylist() for name in INFO_COLUMNS}
     columns["frame_seconds"] = [tuple(seconds) for seconds in columns["frame_seconds"]]
     return [SegmentInfo(*values) for values in zip(*columns.values(), strict=True)]
 
@@ -363,60 +351,3 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=kind.value_type)
         return pa.FixedSizeListArray.from_arrays(flat, type=kind)
     return pa.array(values, type=kind)
-
-
-_NAMES = tuple(field.name for field in fields(SegmentInfo))
-
-
-class Segments(Sequence[SegmentInfo]):
-    """Segments in the order of their rows, kept as columns; a `SegmentInfo` is made when read.
-
-    So an index of 100,000 segments opens without 100,000 objects.
-    """
-
-    def __init__(self, table: Table) -> None:
-        self._table = table.select(list(_NAMES)).combine_chunks()
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    @overload
-    def __getitem__(self, at: int) -> SegmentInfo: ...
-    @overload
-    def __getitem__(self, at: slice) -> "Segments": ...
-    def __getitem__(self, at: int | slice) -> "SegmentInfo | Segments":
-        """One segment, or some."""
-        if isinstance(at, slice):
-            return Segments(self._table.take(pa.array(range(len(self))[at], pa.int64())))
-        row = range(len(self))[operator.index(at)]
-        if "_all" in self.__dict__:
-            return self._all[row]
-        return infos_of(self._table.slice(row, 1))[0]
-
-    def __iter__(self) -> Iterator[SegmentInfo]:
-        return iter(self._all)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def take(self, rows: Array) -> "Segments":
-        """Some segments, in the order of the rows that are given."""
-        return Segments(self._table.take(pa.array(rows, pa.int64())))
-
-    def values(self, name: str) -> list[Any]:
-        """One field of all segments."""
-        values: list[Any] = self._table.column(name).to_pylist()
-        return values
-
-    @cached_property
-    def _all(self) -> list[SegmentInfo]:
-        return infos_of(self._table)
-
-
-def values_of(segments: Sequence[SegmentInfo], name: str) -> list[Any]:
-    """One field of all segments, whichever way they are kept."""
-    if isinstance(segments, Segments):
-        return segments.values(name)
-    return [getattr(segment, name) for segment in segments]

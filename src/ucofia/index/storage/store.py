@@ -37,7 +37,7 @@ from ucofia.errors import (
     require_unicode,
 )
 from ucofia.index.storage import location, schema as arrow
-from ucofia.index.storage.collection import Collection, Column
+from ucofia.index.storage.collection import Collection, Column, Segments
 from ucofia.index.storage.location import (
     KEYS,
     SEGMENTS,
@@ -63,7 +63,6 @@ from ucofia.index.storage.schema import (
     IndexSettings,
     SegmentInfo,
     SegmentRow,
-    Segments,
     StoredFile,
     Table,
 )
