@@ -1,4 +1,4 @@
-"""What a fresh process pays for opening an index of synthetic segments: seconds and memory.
+"""Cost of opening an index of synthetic segments in a fresh process: seconds and memory.
 
     python bench/opened.py FOLDER    # an index; asked by bench/search.py --opened, which makes it
 

@@ -112,7 +112,7 @@ def measure(way: str, path: Path) -> dict[str, object]:
     """Time sweeps of one way over the bank in a file."""
     bank = np.load(path, mmap_mode="r")
     texts, videos = bank.shape
-    np.asarray(bank[:, ::1024]).sum()  # read the file once, so that no way pays for the disk
+    np.asarray(bank[:, ::1024]).sum()  # read the file once: the disk is not part of the comparison
     source = Blocks(texts, videos, lambda a, b: bank[a:b], rows_per_read=texts)
     with PeakMemory() as memory, np.errstate(all="ignore"):
         start = time.process_time()

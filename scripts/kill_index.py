@@ -100,7 +100,7 @@ def point(link: Path, folder: Path) -> None:
 def killed(
     folder: Path, verb: str, calm: Undisturbed, rng: random.Random, *, every: bool
 ) -> tuple[bool, str]:
-    """Start a verb and end it; tells whether the kill came in time, and when it came."""
+    """Start a verb and kill it; return whether that was in time, and when it was."""
     work = small(lambda: perform(folder, verb))
     if kill_at.IS_SUPPORTED and (every or rng.random() < 2 / 3):
         numbers = calm.numbers

@@ -44,7 +44,7 @@ def done(path: Path) -> int:
 
 
 def killed_half_way(command: list[str], index: Path, videos: int, cluster: Any) -> bool:
-    """Run `index` on a cluster, and kill a node of it half way; tells whether that was in time."""
+    """Run `index` on a cluster and kill a node half way; return whether that was in time."""
     running = subprocess.Popen([*command, "--cluster", cluster.address])
     while running.poll() is None:
         time.sleep(POLL_SECONDS)

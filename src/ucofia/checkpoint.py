@@ -91,7 +91,7 @@ def require_shareable(folder: Path) -> None:
 
 
 def write_card(folder: Path) -> None:
-    """Write a model card if there is none: what it is, what it came from, how to load it."""
+    """Write a model card unless there is one: what the model is, and how to load it."""
     card = folder / CARD_FILE
     if card.is_file() or not is_model_folder(folder):
         return
@@ -324,7 +324,7 @@ def _load_file(path: Path, config: ModelConfig | None) -> Model:
 
 
 def _shared_folder(name: str) -> Path | None:
-    """Return the folder of a model that was pushed to a hub; None for whatever else it is."""
+    """Return the folder of a model that was pushed to a hub; None for any other name."""
     if not _is_hub_name(name):
         return None
     folder = sharing.read_config(name).parent

@@ -80,7 +80,7 @@ _UNUSED = {
 
 @dataclass(frozen=True)
 class Heads:
-    """Numbers of attention heads, which no tensor tells; None is CLIP's usual head width."""
+    """Numbers of attention heads, which tensors do not show; None is CLIP's usual head width."""
 
     vision: int | None = None
     text: int | None = None

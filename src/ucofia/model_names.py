@@ -23,7 +23,7 @@ def can_only_be_a_path(name: str) -> bool:
 def require_model_name(name: str) -> None:
     """Refuse what cannot be a model: a path that is not there, a name that nothing has.
 
-    A hub may have `owner/name`; only asking it tells.
+    Whether a hub has `owner/name` is only known by asking it.
     """
     if os.path.exists(os.path.expanduser(name)):
         return

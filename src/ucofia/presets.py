@@ -108,7 +108,7 @@ ZERO_SHOT = replace(
     temporal_layers=0,
     selector="nearest",
 )
-# SigLIP reads 64 tokens whatever a text has, and never trained its words to match anything.
+# SigLIP reads 64 tokens of every text, and was not trained to match single words.
 ZERO_SHOT_SIGLIP = replace(ZERO_SHOT, words=64)
 # TIPSv2 trained patches to match whole texts, not words: the sentence meets them, and they count.
 ZERO_SHOT_TIPSV2 = replace(ZERO_SHOT, levels=(VIDEO, FRAME, PATCH_SENTENCE), words=64)
@@ -154,7 +154,7 @@ PRESETS = {
     "ucofia": Preset(UCOFIA, _CLIPS, "the paper's reading, decided row by row in docs/reading.md"),
     "ucofia-authors": Preset(
         UCOFIA_AUTHORS,
-        # Their scripts train 15 epochs with BertAdam, whatever the paper says.
+        # Their scripts train 15 epochs with BertAdam; the paper says 8 with Adam.
         replace(_CLIPS, epochs=15, optimiser="bertadam"),
         "what the authors' code computes",
     ),

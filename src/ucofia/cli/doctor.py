@@ -37,7 +37,7 @@ def doctor(json: JsonOption = False) -> int:
 def _tried(check: Callable[[], str]) -> tuple[bool, str]:
     try:
         return True, check()
-    except Exception as error:  # whatever is wrong, the other checks are run
+    except Exception as error:  # the other checks still run
         return False, f"{type(error).__name__}: {error}"
 
 

@@ -109,7 +109,7 @@ class NormalMaxima:
         return self._log_tail_of(1)
 
     def _log_tail_of(self, segments: int) -> Float[Array, " g"]:
-        from torch import from_numpy  # whoever asks for a confidence has searched
+        from torch import from_numpy  # loaded already: confidence follows a search
         from torch.special import log_ndtr
 
         apart = (_GRID[:, None] - self.mean) / self.deviation

@@ -37,7 +37,7 @@ class Rivals:
 
     totals: Float[Array, "t n"]
     ends: Float[Array, " t"]  # what is below these in every text may be missing here
-    correlation: Float[Array, "t t"]  # of standardised scores that are accidents
+    correlation: Float[Array, "t t"]  # of the standardised scores
     segments: int  # of the collection
     rounding: Float[Array, " t"]  # how far equal totals of a text may lie apart
 
@@ -58,13 +58,13 @@ def together(
     correlation: Float[Array, "t t"],
     segments: int,
 ) -> Float[Array, " t"]:
-    """For each of several texts, how often it would fit a segment so well by accident.
+    """For each of several texts, how often it would fit a segment so well by chance.
 
     Of more than two texts the pairs are looked at: each text beside the one that says most about
     it, and all of them as often as the rarest pair.
 
     Args:
-        tail: How often any one segment fits each text as well as a certain one by accident.
+        tail: The chance that any one segment fits each text so well.
         beside: How many segments fit all other texts as well.
         correlation: Of the scores of each two texts, from 0 to 1.
         segments: How many segments there are.
@@ -109,10 +109,11 @@ def joint_tail(first: float, second: float, correlation: float) -> float:
 
 
 def correlations(z: Float[Array, "t n"]) -> Float[Array, "t t"]:
-    """Measure how far texts look alike by accident: the correlation of each two, 0 at least.
+    """Correlate the scores of each two texts over segments that show neither; 0 at least.
 
-    What fits both best is left out, because both may be there; of accidents alone that makes it a
-    little less (0.35 for 0.5). Too few segments show no correlation: then two texts count as one.
+    What fits both best is left out, because both may be there; without such segments that lowers
+    the correlation a little (0.35 for 0.5). Too few segments show no correlation: then two texts
+    count as one.
 
     Args:
         z: Standardised scores of some segments.

@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(where: str, text: str) -> Any:
-    """Parse untrusted JSON; whatever is wrong becomes an error that names file and line."""
+    """Parse untrusted JSON; errors name the file and the line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -117,7 +117,7 @@ def geometry(
 
 
 def heads_of(width: int) -> int:
-    """Return how many heads a tower of CLIP has, which no tensor tells."""
+    """Return how many heads a tower of CLIP has; tensors do not show it."""
     return max(1, width // HEAD_WIDTH)
 
 

@@ -49,7 +49,7 @@ class SiglipBackbone(HubTowers, nn.Module):
     def encode_words(
         self, batch: TextBatch
     ) -> tuple[Float[Tensor, "t w d"], Float[Tensor, "t d"]]:
-        """Encode texts at the tower's full length, whatever the width of the batch."""
+        """Encode texts at the full length of the tower, for any width of the batch."""
         padding, length = self.tokenizer.padding, self.config.text_config.max_position_embeddings
         ids = batch.ids.new_full((len(batch), length), padding.id)
         seen = torch.zeros_like(ids, dtype=torch.bool)

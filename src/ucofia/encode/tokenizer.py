@@ -16,7 +16,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from ucofia.types import TextBatch
 
 START, END = "<|startoftext|>", "<|endoftext|>"
-PAD_ID = 0  # as in CLIP, where it is also the id of "!"; the mask tells them apart
+PAD_ID = 0  # as in CLIP, where it is also the id of "!"; the mask distinguishes them
 _WORD = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 

@@ -97,7 +97,7 @@ def update_preview(
     *,
     is_locked: bool,
 ) -> None:
-    """Make or extend the preview where it pays; search is right without it.
+    """Make or extend the preview of a large index; without one, search is only slower.
 
     Without a model one that exists is kept up, but none is made.
     """
@@ -143,6 +143,6 @@ def preview_folder(store: Store) -> Path | None:
 
 
 def saved_preview(store: Store) -> SavedPreview | None:
-    """Map the preview of an index; None where there is none."""
+    """Map the preview of an index, if it has one."""
     folder = preview_folder(store)
     return None if folder is None else previews.read(folder)

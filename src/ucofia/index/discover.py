@@ -78,7 +78,7 @@ def unreadable_folder(error: OSError) -> str:
 
 
 def content_hash(path: str) -> str:
-    """Name the content of a file, whatever the file is called.
+    """Hash the content of a file.
 
     Only regular files are opened: a pipe would block.
     """

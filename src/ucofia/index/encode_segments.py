@@ -35,7 +35,7 @@ THUMBNAIL_SIZE = 96
 THUMBNAIL_QUALITY = 75
 ENCODE_CLIPS = 8  # at most at once
 ENCODE_SECONDS = 1.0  # a batch that was quicker may be followed by one of twice the size
-LONG_SECONDS = 300.0  # of a longer video, progress tells how far it is
+LONG_SECONDS = 300.0  # of a longer video, progress shows the moment that is encoded
 
 
 def decode_request(model: Model, path: Path | str, sampling: Sampling) -> DecodeRequest:
@@ -135,7 +135,7 @@ def _rows(
 ) -> list[SegmentRow]:
     batch = batch_of([clip for *_, clip in clips], frames=model.config.frames)
     found, positions, grid_patches = encode(model, batch)
-    # What no score looks at is stored as zeros, not as whatever the encoder made of padding.
+    # Masked vectors take part in no score; they are stored as zeros.
     frames = found.frames.masked_fill(~found.frame_mask[..., None], 0)
     patches = found.patches.masked_fill(~found.patch_mask[..., None], 0)
     vectors = {"video": found.video, "frames": frames, "patches": patches}

@@ -143,7 +143,7 @@ class Index(Queries):
         return index
 
     def reopened(self) -> Self:
-        """Open whatever index lies at the same place now, with the same model if that fills it.
+        """Open the index that lies at the same place now, with the same model if that filled it.
 
         Raises:
             NoIndexError: There is none any more.

@@ -27,7 +27,7 @@ class IndexInfo:
     segment: Segment  # how videos are cut: "auto", "whole" or seconds
     bank_texts: int
     has_confidence: bool  # whether hits have one: a bank of texts enough was applied
-    balancing_is_due: bool  # many segments came or went: `compact` pays
+    balancing_is_due: bool  # many segments came or went: run `compact`
     format: int
     version: int
     fragments: int

@@ -180,7 +180,7 @@ class _Run:
         self._retry = retry
         self._contents = Contents(self.known)
         self._files = HashedFiles(found, self._is_settled)
-        self._must_decode: set[str] = set()  # copies of what turned out not to be there
+        self._must_decode: set[str] = set()  # copies whose source has no rows any more
         self._open: dict[str, _OpenFile] = {}
         self._waiting: dict[str, list[FileIdentity]] = {}  # for an open file of the same content
         self._clips = encode.EncodeQueue(model, watch)
@@ -428,7 +428,7 @@ class _Run:
             self.report.added += known is None
 
     def _fail(self, file: FoundFile | FileIdentity, error: VideoError) -> None:
-        if os.path.lexists(file.path):  # else gone since it was found: no fault of the file
+        if os.path.lexists(file.path):  # else it was deleted meanwhile
             self._note(KnownFailure.of(file, error))
 
     def _note(self, failure: KnownFailure) -> None:

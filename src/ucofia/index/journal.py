@@ -218,7 +218,7 @@ def commit_entries(
         with writer_lock(store.path, verb=VERB, timeout=timeout, progress=progress):
             store.require_same()  # else the data files belong to an index that is gone
             fragments.commit(store.path, batch, seen=seen)
-            # What is there now, somebody else has found to be fine since.
+            # What is there now was indexed by another run meanwhile.
             fine = fragments.files_at(store.path, [failure.path for failure in failed])
             failed = [failure for failure in failed if failure.path not in fine]
             if failed:

@@ -109,7 +109,7 @@ def _distinct(
         else:
             if len(groups) < wanted:
                 groups.append([one])
-    ordered = map(matches_first, groups)  # no match behind what is none
+    ordered = map(matches_first, groups)  # a match leads its group
     return DistinctHits([replace(first, similar=others) for first, *others in ordered], gone)
 
 

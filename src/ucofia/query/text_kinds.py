@@ -31,7 +31,7 @@ _SINGULARS = frozenset(  # besides those in -ss, -us and -is
     "aerobics athletics atlas canvas chaos christmas gas gymnastics lens news rhinoceros series "
     "species".split()
 )
-_THINGS = frozenset(  # in -ing that nobody does
+_THINGS = frozenset(  # nouns in -ing that are not activities
     "building ceiling clothing evening king lightning meeting morning ring sibling spring string "
     "swing thing wedding wing".split()
 )

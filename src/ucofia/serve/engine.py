@@ -88,7 +88,7 @@ class Engine:
 
     def warm_up(self) -> None:
         """Encode a text: what a model prepares once, the first question need not wait for."""
-        with suppress(UCoFiAError):  # a damaged model: the first question tells
+        with suppress(UCoFiAError):  # a damaged model: the first query raises it
             for _ in self.snapshot.model.encode_texts(["a video"]):
                 pass
 

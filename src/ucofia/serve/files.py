@@ -71,7 +71,7 @@ class Files:
         with self._lock:
             is_known = self._seen.setdefault(key, identity) == identity
         if not is_known:
-            # Another file of the same size and time: a copy that was put back, or a trap.
+            # Another file of the same size and time: a restored copy, or an attack.
             if not _has_content(handle, info.content_hash):
                 raise RefusedError("file_changed", f"{name} is another file than was indexed")
             with self._lock:

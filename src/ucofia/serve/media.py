@@ -106,7 +106,7 @@ async def _bytes(file: io.FileIO, sent: range) -> AsyncIterator[bytes]:
         while left:
             piece = await asyncio.to_thread(file.read, min(CHUNK_BYTES, left))
             if not piece:
-                return  # cut off meanwhile; the length that was promised tells the client
+                return  # truncated meanwhile; the client sees it by Content-Length
             left -= len(piece)
             yield piece
     finally:

@@ -222,7 +222,7 @@ def _require_same_site(headers: Headers, scope: Scope, *, is_open: bool) -> None
 
 
 def _host_of(origin: str) -> str | None:
-    """Return host and port of an origin, or None when it is none."""
+    """Return host and port of an origin, or None if it is not a URL."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -136,7 +136,7 @@ class PartOut(BaseModel):
 
 
 class HintOut(BaseModel):
-    """Something odd about the text."""
+    """A hint about the text of a query."""
 
     kind: str = Field(description="spelling or language")
     message: str

@@ -59,7 +59,7 @@ async def received(request: Request) -> AsyncIterator[Path]:
 
 
 def decode_upload(model: Model, path: Path, kind: str, *, limits: Limits) -> list[Clip]:
-    """Decode an upload in a worker process, which may crash without harm."""
+    """Decode an upload in a worker process; a crash there fails only this request."""
     is_still = _begins_as_still(path) if kind == UNTYPED else kind in STILL
     command = IMAGE_WORKER if is_still else VIDEO_WORKER
     sampling = Sampling(frames=model.config.frames, segment="whole")

@@ -24,7 +24,7 @@ from jaxtyping import Float, Num
 from ucofia.errors import MatrixError, NotFiniteScoreError
 
 CACHE_ENTRIES = 2**17  # worked on at a time: stays in the processor's cache
-READ_ENTRIES = 2**24  # asked from a `Blocks.read` at a time, so that a matrix product pays
+READ_ENTRIES = 2**24  # per `Blocks.read`: enough for an efficient matrix product
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 # A column sum below this has lost entries to underflow that matter. Per type, above its tiny.
 LOST_BELOW = {FLOAT32: 1e-25, FLOAT64: 1e-290}

@@ -145,7 +145,7 @@ class RunFolder:
         for left in (*known[:-KEPT], *damaged, *self.path.glob("checkpoints/*" + PARTIAL)):
             shutil.rmtree(left, ignore_errors=True)
         for part in self.path.glob(".*" + PART):
-            with suppress(OSError):  # one that cannot go does no harm
+            with suppress(OSError):  # one that cannot be deleted is ignored
                 remove_part(part)
         for part in self.path.glob(".tmp??????"):  # as earlier versions named them
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Gradients of one training step (GradCache), whatever the batch, the memory and the processes.
+"""Gradients of one training step (GradCache), for any batch, memory and number of processes.
 
 Every step goes the same way: encode, cut the graph at the features, score and lose over the whole
 batch, bring the gradient back to the features, and from there into the encoders. Where the batch

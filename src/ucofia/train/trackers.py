@@ -76,7 +76,7 @@ class Service:
         except ImportError as error:
             rule = f"its package cannot be imported ({error}); pip install {package}"
             raise SettingError("track", package, rule) from error
-        with redirect_stdout(sys.stderr):  # results go to stdout, and these packages talk
+        with redirect_stdout(sys.stderr):  # these packages print to stdout, where results go
             self._package.init(project=PROJECT, name=folder.resolve().name, config=dict(settings))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:

@@ -173,7 +173,7 @@ class _Parts:
                 return
 
     def _put(self, result: Decoded | Failed | BaseException) -> None:
-        while not self._pool.is_closed:  # else its result is not wanted any more
+        while not self._pool.is_closed:  # else the result is not needed any more
             try:
                 self._queue.put(result, timeout=_WATCHDOG_SECONDS)
                 return

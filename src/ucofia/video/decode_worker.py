@@ -68,7 +68,7 @@ class RequestHandler:
             reason = "it needs more memory than the limit (Limits.memory_bytes)"
             return _failure(VideoLimitError(path, reason)), b""
         except Exception as error:
-            # The per-file boundary: whatever a strange file provokes, the next one is decoded.
+            # The per-file boundary: one file must not end the worker.
             reason = f"reading it went wrong ({type(error).__name__}: {error})"
             return _failure(BrokenVideoError(path, reason)), b""
         header = {

@@ -26,7 +26,7 @@ def crops(
 def normalise(
     crops: UInt8[Tensor, "*batch 3 size size"], spec: PixelSpec
 ) -> Float[Tensor, "*batch 3 size size"]:
-    """Scale bytes to [0, 1] and standardise each colour, on whatever device they are."""
+    """Scale bytes to [0, 1] and standardise each colour, on their own device."""
     mean = torch.tensor(spec.mean, device=crops.device).view(3, 1, 1)
     std = torch.tensor(spec.std, device=crops.device).view(3, 1, 1)
     return (crops.float() / 255 - mean) / std

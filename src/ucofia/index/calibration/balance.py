@@ -26,7 +26,7 @@ Nulls = Mapping[TextKind, tuple[Array, Array]]  # mean and deviation per segment
 
 BANK_SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE = 64, 1024
 # The paper balances against captions of the same data set, at 1. A bank is not about what it
-# balances: so sharp, each of its texts would count for whatever is nearest (docs/experiments.md).
+# balances: at 1, each text would count for its nearest segments only (docs/experiments.md).
 TEMPERATURE = 8.0
 
 

@@ -82,7 +82,7 @@ class Bank:
         return {kind: curve for kind, curve in found.items() if curve is not None}
 
     def is_due(self, segments: int) -> bool:
-        """Whether the collection has changed so much that solving again pays."""
+        """Whether the collection has changed so much that it should be solved again."""
         # The first indexes did not count; the difference is the least that can have changed.
         changed = max(self.changed_segments, abs(segments - self.solved_segments))
         return bool(segments) and changed > CHANGE * self.solved_segments
@@ -235,7 +235,7 @@ def update(
 
 
 def is_newest(store: Store, bank: Bank | None) -> bool:
-    """Whether nobody has written the bank since."""
+    """Whether the bank was not written since."""
     return bank is None or store.small_version(BANK) == bank.version
 
 
@@ -359,7 +359,7 @@ def normalisation(store: Store, collection: Collection, bank: Bank | None) -> No
 
 
 def _finite(collection: Collection) -> Collection:
-    """Leave out rows that turned NaN after they were previewed: one of them spoils a solution."""
+    """Leave out rows with NaN or infinity, which would spoil the solution of all."""
     rows = np.arange(len(collection))
     bad = collection.not_finite(rows)
     return collection.rows(np.setdiff1d(rows, bad)) if len(bad) else collection
@@ -383,7 +383,7 @@ def _extend(
     )
 
     def extended(held: Bank) -> Bank:
-        # A maximum may be taken twice; so a run that is killed in between does no harm. Means and
+        # A maximum may be taken twice; so a run may be killed in between. Means and
         # variances stay those of the solution.
         scores = replace(held.scores, best=np.fmax(held.scores.best, found.scores.best))
         return replace(held, scores=scores, changed_segments=held.changed_segments + len(some))

@@ -2,8 +2,8 @@
 
 Scores of different texts do not compare, so each is first measured in deviations from an ordinary
 segment: the median, and the deviation, of the text's scores for a fixed sample of the collection.
-The score is the mean over wanted texts, less what every unwanted text has above zero. Less than
-ordinary is no merit: else a black picture would be the best beach without people.
+The score is the mean over wanted texts, less what every unwanted text has above zero. Values below
+zero are not rewarded, or a black picture would be the best beach without people.
 
 Exact search stays exact because an unwanted text can only take away. The best segments of every
 wanted text are found as ever, bounds and all; whatever is in none of these lists has at most the

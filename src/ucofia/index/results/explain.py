@@ -235,7 +235,7 @@ def _similarities(query: Query, collection: Collection, row: int, name: str) -> 
 
 
 def level_of(levels: Mapping[str, Level], *, text: str, video: str) -> str | None:
-    """Name the first level that compares these units; None where there is none."""
+    """Name the first level that compares these units, if any does."""
     for name, level in levels.items():
         if (level.aggregator.level.text, level.aggregator.level.video) == (text, video):
             return name

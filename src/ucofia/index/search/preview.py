@@ -196,13 +196,13 @@ def save(
 
 
 def load(folder: Path, collection: Collection, *, index_id: str = "") -> Preview | None:
-    """Map a preview; None if there is none of exactly these rows of this index."""
+    """Map a preview; None unless it was made of exactly these rows of this index."""
     found = read(folder)
     return found.preview if found and found.is_of(collection, index_id) else None
 
 
 def read(folder: Path) -> SavedPreview | None:
-    """Map the newest preview, of whichever rows it is; None if there is none that is whole."""
+    """Map the newest preview, of any rows; None if there is none, or it is incomplete."""
     try:
         about = json.loads((folder / PREVIEW_FILE).read_text())
         place = folder / Path(about["folder"]).name
@@ -294,7 +294,7 @@ def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> None:
 
 
 def _mapped(path: Path, count: int | None) -> Array:
-    """Map an array; of one with a row per segment the first rows, whatever follows them.
+    """Map an array; of one with a row per segment only the first rows.
 
     Copy on write: nothing here writes, but torch warns of arrays it may not change.
     """

@@ -1,8 +1,8 @@
 """Pieces of the segments table that one process writes and another commits.
 
-A Lance fragment is a data file that no version names yet. Workers write them, anywhere; whoever
-holds their description commits them. A commit carries the keys of the parts of work it stands for
-(`transaction_properties`), so that a commit whose answer was lost is recognised, not repeated.
+A Lance fragment is a data file that no version names yet. Workers write them, on any machine; the
+holder of their description commits them. A commit carries the keys of the parts of work it stands
+for (`transaction_properties`), so that a commit whose answer was lost is recognised, not repeated.
 
 Lance lets two concurrent appends both succeed. On a disk the index's lock keeps the look-up and
 the commit together; in an object store there is no lock, so a commit looks back at what came in
@@ -76,14 +76,14 @@ def has_files(path: str, fragments: Iterable[Fragment]) -> bool:
 def commit(path: str, batch: Batch, *, seen: frozenset[int] = frozenset()) -> bool:
     """Make fragments part of the table, once; False where all of it had been there before.
 
-    `seen` are fragments that are known to hold none of the files. Whoever can should hold the lock
-    of the index meanwhile.
+    `seen` are fragments that are known to hold none of the files. A caller that can
+    holds the lock of the index meanwhile.
     """
     with writing(path):
         for _ in range(CONFLICT_ATTEMPTS):
             dataset = open_table(path)
             fresh = _without_present(path, dataset, batch, seen)
-            if fresh is None:  # whoever committed it may have died before it looked back
+            if fresh is None:  # its committer may have died before it looked back
                 _drop_doubled(path, batch.files)
                 return False
             try:
@@ -208,7 +208,7 @@ def _without_present(
 ) -> Batch | None:
     """Leave out what the table holds already; None when that is everything.
 
-    A path that somebody else has added or changed meanwhile stays as it is there.
+    A path that another writer has added or changed meanwhile stays as it is there.
     """
     if {*batch.parts} <= _parts(dataset, batch.since):
         return None
@@ -274,9 +274,9 @@ def _rewritten(path: str, fragments: Iterable[Fragment], gone: set[str]) -> list
 
 
 def _drop_doubled(path: str, files: Sequence[FileIdentity]) -> None:
-    """Without a lock somebody else may have added the same files: the rows that came first stay.
+    """Without a lock another writer may have added the same files: the rows that came first stay.
 
-    Everybody who looks finds the same rows to be the doubled ones.
+    All writers find the same rows to be the doubled ones.
     """
     for _ in range(CONFLICT_ATTEMPTS):
         dataset = open_table(path)

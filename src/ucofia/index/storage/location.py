@@ -96,7 +96,7 @@ def size_bytes(path: str) -> int | None:
     total = 0
     for folder, _, names in os.walk(path):  # leaves out folders that are gone since
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # a writer tidies up at the same time
+            with contextlib.suppress(FileNotFoundError):  # a writer deletes files at the same time
                 total += os.lstat(os.path.join(folder, name)).st_size
     return total
 
@@ -116,7 +116,7 @@ def is_unfinished(path: str) -> bool:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn whatever a store raises while it writes into our error."""
+    """Raise `IndexWriteError` for errors of a store that is written."""
     try:
         yield
     except _TROUBLE as error:
@@ -125,7 +125,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn whatever a store raises while it reads into our error."""
+    """Raise one of our errors for errors of a store that is read."""
     try:
         yield
     except _TROUBLE as error:

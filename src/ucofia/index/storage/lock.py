@@ -93,7 +93,7 @@ def writer_lock(
         return
     note = Path(path, HOLDER)
     try:
-        with contextlib.suppress(OSError):  # a full disk must not keep anybody from removing
+        with contextlib.suppress(OSError):  # a full disk must not prevent a removal
             held = Holder(os.getpid(), socket.gethostname(), verb, time.time())
             note.write_text(json.dumps(asdict(held)))
         yield True

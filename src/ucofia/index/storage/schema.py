@@ -182,7 +182,7 @@ def _require_possible(settings: IndexSettings) -> None:
 
 
 def _require_columns(found: pa.Schema, settings: IndexSettings, where: object) -> None:
-    """Refuse a table whose columns are not those of its settings; more of them are no harm."""
+    """Refuse a table whose columns are not those of its settings; further columns are ignored."""
     for field in schema(settings):
         at = found.get_field_index(field.name)
         column = found.field(at) if at >= 0 else None

@@ -1,4 +1,4 @@
-"""The bytes of an index: a folder of Lance tables. With its neighbours all that knows Lance.
+"""The Lance tables of an index; with its neighbours the only module that knows Lance.
 
     segments.lance   one row per segment: the truth
     failed.lance     files that could not be used, so that they are not tried again and again
@@ -396,7 +396,7 @@ class Store:
         return self.with_retry(read)
 
     def small_version(self, name: str) -> int:
-        """The number of a small table's version; 0 while there is none."""
+        """The number of a small table's version; 0 without such a table."""
         if name not in self._names():
             return 0
 

@@ -38,7 +38,7 @@ _ROWS = re.compile(r"\bnum_items: (\d+)")
 
 
 class _NoCopyError(Exception):
-    """The disk here takes no copy: full, read-only, or over a quota."""
+    """The local disk takes no copy: full, read-only, or over a quota."""
 
 
 @contextmanager
@@ -143,7 +143,7 @@ class RemoteArray:
 class VectorCache:
     """Copies of remote arrays in a folder of this process, of a bounded size together.
 
-    Copies that nobody has mapped any more are deleted when others need the room.
+    Copies that are not mapped any more are deleted when others need the room.
     """
 
     def __init__(self, gigabytes: float = CACHE_GB) -> None:

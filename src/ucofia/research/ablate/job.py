@@ -86,7 +86,7 @@ class Job:
             yield name, seed, False
 
     def result(self, training: Training, seed: int) -> dict[str, Any] | None:
-        """Read the result of a training; None if there is none of the same recipe."""
+        """Read the result of a training; None unless it has the same recipe."""
         try:
             found: dict[str, Any] = json.loads(self.file(training.name, seed).read_text())
         except (OSError, ValueError):

@@ -96,5 +96,5 @@ class TokensSetup:
         return model
 
     def measured(self, found: Evaluation) -> dict[str, Any]:
-        """Return no measurement: there is none of this kind of data."""
+        """Return no further measurements: this kind of data has none."""
         return {}

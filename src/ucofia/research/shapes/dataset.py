@@ -170,7 +170,7 @@ def stills(seed: int = 0, *, count: int = 2000, size: int = 48) -> Stills:
 
 
 def caption(story: Story) -> str:
-    """Write everything that tells a story from the others, and nothing that does not."""
+    """Write the caption of a story: the facts that distinguish it from other stories."""
     things = " then ".join(_name(thing, marked=True) for thing in (story.first, story.second))
     return f"on {story.scene} {things} going {story.direction}"
 
