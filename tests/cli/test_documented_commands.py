@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from ucofia.cli.app import app
+from ucofia.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,9 +36,11 @@ def test_every_command_of_a_page_has_arguments_that_its_verb_takes(page: Path) -
         while hasattr(group, "commands"):
             group = group.commands[words.pop(0)]
         try:
-            group.make_context(line, words, parent=context)
+            made = group.make_context(line, words, parent=context)
         except Exception as error:
             raise AssertionError(f"{page.name}: {line}: {error}") from error
+        preset = made.params.get("preset")
+        assert preset is None or preset in PRESETS or preset.endswith(".toml"), line
 
 
 def test_help_tells_defaults_that_no_value_shows(capsys: pytest.CaptureFixture[str]) -> None:
