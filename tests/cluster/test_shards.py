@@ -15,6 +15,7 @@ from ucofia.errors import ClusterError
 from ucofia.index import derived
 from ucofia.index.index import Index
 from ucofia.index.search import search
+from ucofia.index.search.preview import RowKeys
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Searcher
 from ucofia.index.snapshot import Snapshot
@@ -234,6 +235,22 @@ def test_a_preview_is_made_where_the_index_has_none(snapshot: Snapshot) -> None:
     request = Request("k", tuple(queries), 10, len(snapshot.collection))
     found = owner.search(whole, request, [[-np.inf] * len(queries)])
     same(found, Searcher(snapshot.collection, snapshot.preview).exact(queries, top=10))
+
+
+def test_an_actor_reads_its_own_part_of_a_preview(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[int] = []
+    original = RowKeys.digest
+    monkeypatch.setattr(
+        RowKeys, "digest", lambda keys: named.append(len(keys.ids)) or original(keys)
+    )
+    for shard in cut(snapshot, 3):
+        owner = ShardActor()
+        preview = owner._open(shard).preview
+        assert preview is not None and len(preview) == shard.stop - shard.start
+        assert not list(owner._previews.path.iterdir())  # none is made
+    assert not named
 
 
 def test_an_index_that_was_made_again_is_searched_by_the_same_actors(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ucofia.errors import ClusterError
 from ucofia.index.derived import PREVIEW_FROM, preview_folder
 from ucofia.index.results.similar import likeness
 from ucofia.index.search import preview as previews, search
-from ucofia.index.search.preview import Preview, RowKeys, SavedPreview
+from ucofia.index.search.preview import Preview
 from ucofia.index.search.pruning import Pruning
 from ucofia.index.search.scoring import Query, Ranking
 from ucofia.index.search.search import Rerank, Searcher
@@ -219,11 +219,12 @@ def open_collection(shard: Shard, vectors: VectorCache | None = None) -> Collect
 
 def _preview(shard: Shard, collection: Collection, folder: Path) -> Preview | None:
     """The shard's part of the index's preview, or one made here, of what is new in it."""
-    where = preview_folder(Store.open(shard.index))
+    store = Store.open(shard.index)
+    where = preview_folder(store)
     if shard.is_previewed and where is not None:
-        saved = previews.read(where)
-        if saved is not None and _is_of(saved, collection, shard):
-            return saved.preview.part(slice(shard.start, shard.stop))
+        saved = previews.read(where, slice(shard.start, shard.stop))
+        if saved is not None and saved.is_of(collection, store.settings.id):
+            return saved.preview
     if len(collection) < PREVIEW_FROM or shard.texts is None:
         return None
     previews.save(
@@ -249,9 +250,3 @@ def digest_of(segments: Sequence[SegmentInfo]) -> str:
 def digest_of_names(names: Iterable[str]) -> str:
     """Hash some names, in their order."""
     return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
-
-
-def _is_of(saved: SavedPreview, collection: Collection, shard: Shard) -> bool:
-    keys, part = RowKeys.of(collection), slice(shard.start, shard.stop)
-    same_ids = np.array_equal(saved.rows.ids[part], keys.ids)
-    return same_ids and np.array_equal(saved.rows.checksums[part], keys.checksums)

@@ -58,17 +58,6 @@ class Preview:
         """The coordinates of every kind of unit."""
         return {unit: quantised.axes for unit, quantised in self.quantised.items()}
 
-    def part(self, rows: slice) -> "Preview":
-        """View a range of segments; nothing is copied."""
-        return Preview(
-            {
-                unit: QuantisedUnits.of(
-                    quantised.axes, {n: a[rows] for n, a in quantised.arrays().items()}
-                )
-                for unit, quantised in self.quantised.items()
-            }
-        )
-
     @property
     def bytes_per_segment(self) -> int:
         """Bytes per segment, on the disk and in memory."""
@@ -201,12 +190,17 @@ def load(folder: Path, collection: Collection, *, index_id: str = "") -> Preview
     return found.preview if found and found.is_of(collection, index_id) else None
 
 
-def read(folder: Path) -> SavedPreview | None:
-    """Map the newest preview, of any rows; None if there is none, or it is incomplete."""
+def read(folder: Path, part: slice | None = None) -> SavedPreview | None:
+    """Map the newest preview, of any rows; None if there is none, or it is incomplete.
+
+    Of a part of its rows only their names are read; whoever asks must compare these.
+    """
     try:
         about = json.loads((folder / PREVIEW_FILE).read_text())
         place = folder / Path(about["folder"]).name
         arrays = {f.stem: _mapped(f, about.get("count")) for f in place.glob("*.npy")}
+        if part is not None:
+            arrays = {n: a if n.endswith(_SIDES) else a[part] for n, a in arrays.items()}
         rows = RowKeys(np.array(arrays.pop("ids")), np.array(arrays.pop("sums")))
         axes: dict[VideoUnit, Axes] = {
             unit: Axes(*(np.array(arrays.pop(f"{unit}.{side}")) for side in _SIDES))
@@ -216,7 +210,7 @@ def read(folder: Path) -> SavedPreview | None:
         preview = _preview(axes, arrays)
         # Cut by another version of this package, or damaged: loops would read beyond the end.
         is_whole = axes and all(map(_is_laid_out, axes, preview.quantised.values()))
-        if not is_whole or rows.digest() != about["rows"]:
+        if not is_whole or (part is None and rows.digest() != about["rows"]):
             return None
         if {len(array) for array in arrays.values()} != {len(rows.ids)}:
             return None
