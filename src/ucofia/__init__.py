@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     )
     from ucofia.evaluate.matrix_report import ReportLine as ReportLine
     from ucofia.index.calibration.balance import Solver as Solver
-    from ucofia.index.failures import Failure as Failure
     from ucofia.index.index import Index as Index
     from ucofia.index.info import IndexInfo as IndexInfo
     from ucofia.index.ingest import AddReport as AddReport
+    from ucofia.index.quarantine import Failure as Failure
     from ucofia.index.results.explain import (
         Explanation as Explanation,
         FramePart as FramePart,
@@ -102,7 +102,7 @@ _HOMES = {
     "evaluate.gallery": "EvaluationEngine LevelScorer SearchCheck",
     "evaluate.matrix_report": "ReportLine",
     "index.calibration.balance": "Solver",
-    "index.failures": "Failure",
+    "index.quarantine": "Failure",
     "index.index": "Index",
     "index.info": "IndexInfo",
     "index.ingest": "AddReport",

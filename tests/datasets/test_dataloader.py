@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from ucofia.datasets.dataloader import (
     PairBatch,
+    collate_videos,
     epoch_plan,
-    pad_videos,
     pair_batches,
     video_batches,
 )
@@ -241,5 +241,5 @@ def test_a_longer_video_gives_its_first_its_last_and_frames_between():
     video = np.arange(9)[:, None]
     assert fit_frames(video, 4)[:, 0].tolist() == [0, 2, 5, 8]
     assert fit_frames(video, 9)[:, 0].tolist() == list(range(9))
-    batch = pad_videos([video, video[:2]], frames=4)
+    batch = collate_videos([video, video[:2]], frames=4)
     assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]]

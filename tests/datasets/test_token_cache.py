@@ -19,7 +19,7 @@ from tests.fakes import clip
 from ucofia import checkpoint
 from ucofia.cli import main
 from ucofia.datasets import token_cache
-from ucofia.datasets.dataloader import pad_videos
+from ucofia.datasets.dataloader import collate_videos
 from ucofia.datasets.frame_cache import CacheSettings, fill_cache, open_cache
 from ucofia.datasets.token_cache import fill_tokens, open_tokens, vision_fingerprint
 from ucofia.datasets.types import VideoItem
@@ -65,8 +65,8 @@ def test_features_from_stored_tokens_are_those_from_pixels(
     tokens.require(model)
     assert tokens(videos[0]).shape == (3, 10, 8)
     with torch.inference_mode():
-        seen = model.encode_video(pad_videos([frames(v) for v in videos], frames=3))
-        read = model.encode_video(pad_videos([tokens(v) for v in videos], frames=3))
+        seen = model.encode_video(collate_videos([frames(v) for v in videos], frames=3))
+        read = model.encode_video(collate_videos([tokens(v) for v in videos], frames=3))
         (texts,) = model.encode_texts(["a red thing", "blue"])
         assert torch.equal(seen.frame_mask, read.frame_mask)
         for name in ("video", "frames", "patches"):
@@ -197,7 +197,7 @@ def test_another_tower_or_another_choice_of_frames_is_refused(
 
 
 def test_token_shift_and_strange_widths_are_refused(videos: list[VideoItem], filled: Path) -> None:
-    batch = pad_videos([open_tokens(filled)(videos[0])], frames=3)
+    batch = collate_videos([open_tokens(filled)(videos[0])], frames=3)
     with pytest.raises(SettingError, match="without token shift"):
         tiny.model().encode_video(batch)
     with pytest.raises(SettingError, match="width of the tokens is 7"):
@@ -246,19 +246,19 @@ def test_candidates_are_the_same_from_all_tokens_and_from_a_few(
     few = everything.of(model.config)
     assert few(videos[0]).shape == (3, 6, everything.width)
     whole, some = (
-        model.encode_with_saliency(pad_videos([source(v) for v in videos], frames=3))
+        model.encode_with_saliency(collate_videos([source(v) for v in videos], frames=3))
         for source in (everything, few)
     )
     assert torch.allclose(whole[0].patches, some[0].patches, atol=1e-6)
     assert torch.allclose(whole[0].video, some[0].video, atol=1e-6)
     # An index must know which patch of the whole frame was kept.
     assert whole[1] is not None and whole[1].shape[-1] == everything.tokens
-    real = pad_videos([everything(v) for v in videos], frames=3).mask
+    real = collate_videos([everything(v) for v in videos], frames=3).mask
     assert (whole[1].isfinite().sum(-1)[real] == 6).all()
     narrow = (
         tiny.model(CONFIG)
         .eval()
-        .encode_video(pad_videos([everything(v) for v in videos], frames=3))
+        .encode_video(collate_videos([everything(v) for v in videos], frames=3))
     )
     assert not torch.allclose(narrow.patches, whole[0].patches, atol=1e-3)
 

@@ -18,8 +18,8 @@ from ucofia.errors import (
     VideoLimitError,
 )
 from ucofia.index import discover
-from ucofia.index.failures import KnownFailure, known_failures
 from ucofia.index.index import Index
+from ucofia.index.quarantine import KnownFailure, known_failures
 from ucofia.video.limits import Limits
 
 

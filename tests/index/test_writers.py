@@ -21,11 +21,11 @@ from fakes import BANK, COLOURS, clip, colour_model
 from lance.file import LanceFileReader
 
 from ucofia.errors import FileWriteError, ForeignFolderError, IndexBusyError, IndexExistsError
-from ucofia.index import discover, failures, ingest
+from ucofia.index import discover, ingest, quarantine
 from ucofia.index.calibration import balance, bank as banks
 from ucofia.index.derived import preview_folder
-from ucofia.index.failures import KnownFailure
 from ucofia.index.index import Index
+from ucofia.index.quarantine import KnownFailure
 from ucofia.index.results import export
 from ucofia.index.storage import location, lock, store, vectors
 from ucofia.index.storage.collection import Collection
@@ -460,12 +460,12 @@ def test_two_writers_who_note_the_first_failures_lose_none(
     def slow(*args: Any, **options: Any) -> Any:
         written = write(*args, **options)  # it has looked, and found no table
         monkeypatch.setattr(location, "write_fragments", write)
-        failures.remember(Store.open(shared.path), [KnownFailure("one", 1, 1, "e", "r")])
+        quarantine.remember(Store.open(shared.path), [KnownFailure("one", 1, 1, "e", "r")])
         return written
 
     monkeypatch.setattr(location, "write_fragments", slow)
-    failures.remember(opened, [KnownFailure("other", 1, 1, "e", "r")])
-    assert failures.known_failures(opened).keys() == {"one", "other"}
+    quarantine.remember(opened, [KnownFailure("other", 1, 1, "e", "r")])
+    assert quarantine.known_failures(opened).keys() == {"one", "other"}
 
 
 def test_an_object_store_has_no_folder_here(

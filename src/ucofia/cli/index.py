@@ -46,10 +46,10 @@ from ucofia.timecode import format_timecode
 
 if TYPE_CHECKING:
     from ucofia.index.calibration.balance import Solver
-    from ucofia.index.failures import Failure
     from ucofia.index.index import Index
     from ucofia.index.info import IndexInfo
     from ucofia.index.ingest import AddReport
+    from ucofia.index.quarantine import Failure
     from ucofia.index.results.hits import Hit
     from ucofia.video.sample import Segment
 

@@ -23,12 +23,12 @@ from ucofia.cluster.balance import solve_on_cluster
 from ucofia.cluster.connect import Died, Pool
 from ucofia.cluster.parts import Done, IngestPart, Work, encode_part, join_reports, parts_of
 from ucofia.errors import ClusterError, DecoderDiedError, IndexBusyError, IndexWriteError
-from ucofia.index import derived, failures
+from ucofia.index import derived, quarantine
 from ucofia.index.discover import FoundFile, is_deleted, unreadable_folder
-from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.index import Index
 from ucofia.index.ingest import COMMIT_SECONDS, AddReport, listed
 from ucofia.index.journal import VERB, Entry, Journal, commit_entries, recover
+from ucofia.index.quarantine import Failure, KnownFailure
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.store import Store
@@ -137,7 +137,7 @@ class _Run:
         self.report = AddReport()
         self.found = {file.path for file in found}
         self.known, self.seen = fragments.files_in(store.path)
-        self.bad = failures.known_failures(store)
+        self.bad = quarantine.known_failures(store)
         self.queue = [file for file in found if self._is_wanted(file, retry=retry)]
         self._total, self._done = len(found), len(found) - len(self.queue)
         self._known, self._began = self._done, time.monotonic()
@@ -186,7 +186,7 @@ class _Run:
 
         gone = sorted(filter(is_gone, self.known))
         forgotten = list(filter(is_forgotten, gone))
-        failures.forget(self.store, filter(is_gone, self.bad))
+        quarantine.forget(self.store, filter(is_gone, self.bad))
         self.store.refresh()
         self.store.remove(forgotten)
         self.report.removed = len(forgotten)

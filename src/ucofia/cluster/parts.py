@@ -16,9 +16,9 @@ from ucofia.cluster import sources
 from ucofia.errors import VideoError, VideoLimitError
 from ucofia.index import ingest
 from ucofia.index.discover import FoundFile
-from ucofia.index.failures import Failure, KnownFailure
 from ucofia.index.ingest import AddReport
 from ucofia.index.journal import Entry
+from ucofia.index.quarantine import Failure, KnownFailure
 from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.schema import FileIdentity, IndexSettings, SegmentRow, StoredFile

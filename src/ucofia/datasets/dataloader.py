@@ -151,7 +151,7 @@ class _Pairs(Dataset[PairBatch | UCoFiAError]):
         return PairBatch(
             step=step,
             texts=tuple(text.text for text in texts),
-            videos=pad_videos(videos, frames=self.max_frames),
+            videos=collate_videos(videos, frames=self.max_frames),
             samples=torch.from_numpy(self.plan[step].copy()),
         )
 
@@ -170,7 +170,7 @@ class _Rows(Dataset[RowBatch | UCoFiAError]):
             videos = [self.frames(self.split.videos[row]) for row in chosen]
         except UCoFiAError as error:
             return error
-        return RowBatch(chosen, pad_videos(videos, frames=self.max_frames))
+        return RowBatch(chosen, collate_videos(videos, frames=self.max_frames))
 
 
 def _loaded(
@@ -182,7 +182,7 @@ def _loaded(
         batch_size=None,
         sampler=chosen,
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=_uncollated,
         # A generator of its own: the loader draws a seed from it, not from the global one.
         generator=torch.Generator(),
     )
@@ -192,7 +192,7 @@ def _loaded(
         yield batch
 
 
-def _as_it_is(batch: Loaded) -> Loaded:
+def _uncollated(batch: Loaded) -> Loaded:
     return batch
 
 
@@ -229,7 +229,7 @@ def _kept_apart(order: Plan, truth: NDArray[np.int64], batch: int) -> Plan:
     return np.array(planned, dtype=np.int64)
 
 
-def pad_videos(videos: Sequence[Frames], *, frames: int) -> VideoBatch:
+def collate_videos(videos: Sequence[Frames], *, frames: int) -> VideoBatch:
     """Stack videos of unequal length; what is missing is zero and masked.
 
     A longer video gives `frames` of its frames, evenly spread, its first and last among them.

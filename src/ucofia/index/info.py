@@ -5,7 +5,7 @@ from typing import Any
 
 from ucofia.index import journal
 from ucofia.index.calibration import bank as banks
-from ucofia.index.failures import known_failures
+from ucofia.index.quarantine import known_failures
 from ucofia.index.storage.location import size_bytes
 from ucofia.index.storage.store import Store
 from ucofia.video.sample import Segment

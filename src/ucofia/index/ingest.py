@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucofia.errors import NotFiniteVideoError, UnreadableVideoError, VideoError
-from ucofia.index import discover, encode_segments as encode, failures
+from ucofia.index import discover, encode_segments as encode, quarantine
 from ucofia.index.discover import Contents, FoundFile, HashedFiles, is_deleted
-from ucofia.index.failures import Failure, KnownFailure
+from ucofia.index.quarantine import Failure, KnownFailure
 from ucofia.index.storage.location import absolute_path, is_below
 from ucofia.index.storage.schema import FileIdentity, SegmentRow
 from ucofia.index.storage.store import Store
@@ -134,7 +134,7 @@ def _forget_gone(store: Store, run: "_Run", places: Sequence[str], prune: bool |
         return is_below(path, places) and not os.path.lexists(path)
 
     failed = {failure.path for failure in run.report.failed}
-    failures.forget(store, filter(is_gone, run.failed_before.keys() - failed))
+    quarantine.forget(store, filter(is_gone, run.failed_before.keys() - failed))
     gone = sorted(filter(is_gone, run.known))
     forgotten = [path for path in gone if prune or (prune is None and is_deleted(path))]
     if forgotten:
@@ -176,7 +176,7 @@ class _Run:
         self.store, self.model, self._watch = store, model, watch
         self.report = AddReport()
         self.known = store.files()
-        self.failed_before = failures.known_failures(store)
+        self.failed_before = quarantine.known_failures(store)
         self._retry = retry
         self._contents = Contents(self.known)
         self._files = HashedFiles(found, self._is_settled)
@@ -326,7 +326,7 @@ class _Run:
             self._contents.note_removed(pending.replaced)
             self._contents.note_stored(row.file for row in pending.rows)
             healed = {row.file.path for row in pending.rows} & self.failed_before.keys()
-            failures.forget(self.store, healed)
+            quarantine.forget(self.store, healed)
             pending.rows, pending.replaced = [], []
         if pending.failures:
             # A file that was fine and is broken now must not answer with what it was. Before it is
@@ -335,7 +335,7 @@ class _Run:
             if broken:
                 self.store.remove(broken)
                 self._contents.note_removed(broken)
-            failures.remember(self.store, pending.failures.values())
+            quarantine.remember(self.store, pending.failures.values())
         self._pending = _Pending()
 
     def _request(self, path: str) -> DecodeRequest:

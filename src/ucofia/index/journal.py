@@ -20,8 +20,8 @@ from filelock import FileLock
 
 from ucofia.atomic import knows_no_locks, write_atomic
 from ucofia.errors import MissingExtraError
-from ucofia.index import failures
-from ucofia.index.failures import KnownFailure
+from ucofia.index import quarantine
+from ucofia.index.quarantine import KnownFailure
 from ucofia.index.storage import fragments
 from ucofia.index.storage.fragments import Batch, Fragment
 from ucofia.index.storage.location import is_remote, object_store, reading, writing
@@ -222,9 +222,9 @@ def commit_entries(
             fine = fragments.files_at(store.path, [failure.path for failure in failed])
             failed = [failure for failure in failed if failure.path not in fine]
             if failed:
-                failures.remember(store, failed)
+                quarantine.remember(store, failed)
             done = {file.path for file in batch.files}
-            failures.forget(store, done & failures.known_failures(store).keys())
+            quarantine.forget(store, done & quarantine.known_failures(store).keys())
         journal.remove(batch.parts)
     store.refresh()
 

@@ -21,7 +21,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ucofia.atomic import atomic_write
-from ucofia.datasets.dataloader import pad_videos
+from ucofia.datasets.dataloader import collate_videos
 from ucofia.datasets.frame_sources import FrameSource, fit_frames
 from ucofia.datasets.types import VideoItem
 from ucofia.errors import SettingError
@@ -61,7 +61,7 @@ def save(figure: Figure, out: Path) -> list[Path]:
 
 def weigh(model: Model, level: Level, text: str, pixels: np.ndarray) -> Weighed:
     """Weigh the frames of a video as the level does, and as a plain softmax would."""
-    batch = pad_videos([pixels], frames=model.config.frames)
+    batch = collate_videos([pixels], frames=model.config.frames)
     with torch.inference_mode():
         words, _ = text_units(model.encode_text(model.tokenize([text])), "sentence")
         video = model.encode_video(batch.to(model.device))

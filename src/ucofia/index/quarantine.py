@@ -1,4 +1,4 @@
-"""Files that could not be used: which they are, and which of them are worth another try.
+"""Quarantine: files that could not be indexed, and which of them are worth another try.
 
 A file whose bytes are wrong stays wrong until it changes. Whether it may be read, how much it may
 cost and whether the machine is busy can change without it. Knows nothing of decoding.
