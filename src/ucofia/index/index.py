@@ -7,9 +7,8 @@ filled it.
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -56,7 +55,7 @@ class Index(Queries):
 
     def __init__(self, store: Store, model: Model | None = None, *, device: str = "cpu") -> None:
         self._store, self._device = store, device
-        self._load_model = _loader(store.path, store.settings, model, device)
+        self._load_model = _ModelLoader(store, model, device)
         self._snapshot: Snapshot | None = None
 
     @classmethod
@@ -154,7 +153,7 @@ class Index(Queries):
         """
         fresh = type(self)(Store.open(self.path), device=self._device)
         if fresh.settings.fingerprint == self.settings.fingerprint:
-            fresh._load_model = self._load_model
+            fresh._load_model.model = self._load_model.model
         return fresh
 
     @property
@@ -195,7 +194,6 @@ class Index(Queries):
             >>> len(version.collection), len(index.newest().collection)
             (3, 2)
         """
-        # A version keeps the model that it belongs to, whatever `use_model` does later.
         self._snapshot = newest(self._store, self._snapshot, self._load_model, self._usable)
         return self._snapshot
 
@@ -423,7 +421,7 @@ class Index(Queries):
             model = checkpoint.load(model, device=self._device)
         fingerprint, encodes = model.fingerprint(), model.video_fingerprint()
         if fingerprint == self.settings.fingerprint:
-            self._set_model(model)
+            self._load_model.model = self._load_model.model or model
             # Other machines, which share an object store, may well have the folder.
             is_lost = _is_gone(self.settings.model) and not self._store.is_remote
             if model.source and is_lost:
@@ -441,13 +439,10 @@ class Index(Queries):
                 # What the other model's texts gave must not be read any more.
                 banks.set_texts(self._store, bank.texts)
             self._store = self._store.change_model(model.source, fingerprint, encodes)
-            self._set_model(model)
+            self._load_model = _ModelLoader(self._store, model, self._device)
+            self._snapshot = None
             self._update_derived(progress, is_locked=is_locked)
         return True
-
-    def _set_model(self, model: Model) -> None:
-        self._load_model = _loader(self.path, self.settings, model, self._device)
-        self._snapshot = None
 
     def _update_derived(
         self,
@@ -483,24 +478,23 @@ def _each(paths: Path | str | Sequence[Path | str]) -> list[Path | str]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
 
 
-def _loader(
-    path: str, settings: IndexSettings, given: Model | None, device: str
-) -> Callable[[], Model]:
-    """Return a function that loads the model of an index once, unless it is given."""
+class _ModelLoader:
+    """Loads the model of an index when it is first needed; a version keeps the loader it has."""
 
-    @cache
-    def load() -> Model:
-        if given is not None:
-            return given
-        name = settings.model
-        if not name:
-            rule = "the index was made with a model of no name; pass it: Index.open(path, model)"
-            raise SettingError("model", name, rule)
-        model = checkpoint.load(name, device=device)
-        _require_same_model(path, settings, model)
-        return model
+    def __init__(self, store: Store, model: Model | None, device: str) -> None:
+        self._path, self._settings, self._device = store.path, store.settings, device
+        self.model = model  # None until it is loaded
 
-    return load
+    def __call__(self) -> Model:
+        if self.model is None:
+            name = self._settings.model
+            if not name:
+                rule = "the index's model has no name; pass it: Index.open(path, model)"
+                raise SettingError("model", name, rule)
+            model = checkpoint.load(name, device=self._device)
+            _require_same_model(self._path, self._settings, model)
+            self.model = model
+        return self.model
 
 
 def _require_same_model(path: str, settings: IndexSettings, model: Model) -> None:
