@@ -1,5 +1,6 @@
 """Answers that belong to the version they are about: previews, ids, rows that are no numbers."""
 
+import json
 import logging
 import shutil
 import struct
@@ -395,6 +396,88 @@ def test_the_preview_of_an_index_names_it(
     found = previews.read(tmp_path / "index" / "preview")
     assert found is not None and found.index_id == index.settings.id
     assert index.newest().preview is not None
+
+
+@pytest.fixture
+def previewed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index with a preview that prunes from the first segment on."""
+    monkeypatch.setattr(derived, "PREVIEW_FROM", 2)
+    monkeypatch.setattr(search, "FEW", 0)
+    monkeypatch.setattr(search, "SEEDS", 1)
+    Index.open(folder, colour_model()).compact()
+    return folder
+
+
+def arrays_of(folder: Path) -> dict[str, Path]:
+    about = json.loads((folder / "preview" / previews.PREVIEW_FILE).read_text())
+    return {file.stem: file for file in (folder / "preview" / about["folder"]).glob("*.npy")}
+
+
+def test_verify_finds_every_damaged_array_of_a_preview(previewed: Path, made: Path) -> None:
+    index = Index.open(previewed, colour_model())
+    assert index.verify() == [] and index.newest().preview is not None
+    for at, name in enumerate(sorted(arrays_of(previewed))):
+        file = arrays_of(previewed)[name]
+        content = bytearray(file.read_bytes())
+        content[-4] ^= 64  # the last number or letter
+        file.write_bytes(content)
+        index = Index.open(previewed, colour_model())
+        (told,) = index.verify()
+        assert told.startswith("the preview is not what was written and was dropped"), name
+        snapshot = index.newest()
+        assert snapshot.preview is None
+        balanced = snapshot._balanced(snapshot.normalisation.of("a red"))
+        asked = snapshot.prepare_queries(["a red"])
+        best = search.Searcher(balanced).brute_force(asked, top=2)[0]
+        hits = index.search("a red", top=2, grouped=False)
+        ids = [snapshot.collection.segments[row].id for row in best.rows.tolist()]
+        assert [hit.segment for hit in hits] == ids
+        assert index.verify() == []
+        index.compact() if at % 2 else index.add(made / "videos")
+        index = Index.open(previewed, colour_model())
+        assert index.newest().preview is not None and index.verify() == []
+
+
+def test_a_preview_without_checksums_is_made_again_by_the_next_writer(previewed: Path) -> None:
+    file = previewed / "preview" / previews.PREVIEW_FILE
+    about = json.loads(file.read_text())
+    del about[previews.CHECKSUMS]  # as it was before there were any
+    file.write_text(json.dumps(about))
+    codes = arrays_of(previewed)["frame.codes0"]
+    content = bytearray(codes.read_bytes())
+    content[-1] ^= 64
+    codes.write_bytes(content)
+    index = Index.open(previewed, colour_model())
+    assert index.verify() == [] and index.newest().preview is not None
+    index.compact()
+    index = Index.open(previewed, colour_model())
+    assert index.verify() == [] and previews.CHECKSUMS in json.loads(file.read_text())
+    saved = previews.read(previewed / "preview")
+    assert saved is not None
+    fresh = previews.build(index.newest().collection, saved.preview.axes)
+    for unit, quantised in fresh.quantised.items():
+        for name, array in quantised.arrays().items():
+            assert np.array_equal(saved.preview.quantised[unit].arrays()[name], array)
+
+
+def test_damage_is_still_found_in_a_preview_that_grew_and_is_never_copied(tmp_path: Path) -> None:
+    whole = random_collection(1)
+    few = whole.rows(np.arange(20))
+    for is_alone in (True, False):  # behind the others in the same files, or in new ones
+        folder = tmp_path / str(is_alone)
+        previews.save(few, {}, folder)
+        previews.save(whole, {}, folder, is_alone=is_alone)
+        assert not previews.drop_damaged(folder)
+        assert previews.load(folder, whole) is not None
+        shutil.rmtree(folder)
+        previews.save(few, {}, folder)
+        (file,) = folder.glob("*/frame.codes0.npy")
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 64
+        file.write_bytes(content)
+        previews.save(whole, {}, folder, is_alone=is_alone)
+        assert previews.drop_damaged(folder) is is_alone
+        assert (previews.load(folder, whole) is None) is is_alone
 
 
 HOSTILE_JSON = [

@@ -107,7 +107,9 @@ def update_preview(
     if is_locked:
         previews.delete_unused(folder)
     saved = saved_preview(store)
-    if len(collection) < PREVIEW_FROM or (saved and saved.is_of(collection, store.settings.id)):
+    if len(collection) < PREVIEW_FROM:
+        return
+    if saved and saved.sums and saved.is_of(collection, store.settings.id):
         return
     if saved is None and model is None:
         return
@@ -125,6 +127,20 @@ def update_preview(
         logger.warning("no preview for %s, so searches take longer: %s", store.path, error)
     if is_locked:
         previews.delete_unused(folder)
+
+
+def verify_preview(store: Store) -> list[str]:
+    """Compare the preview with its checksums; one sentence if it is damaged, and then not used."""
+    folder = preview_folder(store)
+    if folder is None:
+        return []
+    wrong = "the preview is not what was written"
+    try:
+        is_damaged = previews.drop_damaged(folder)
+    except OSError:
+        return [f"{wrong}; delete {folder}, and `ucofia index` or `ucofia compact` makes it again"]
+    again = "the next `ucofia index` or `ucofia compact` makes it again"
+    return [f"{wrong} and was dropped; {again}"] if is_damaged else []
 
 
 def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:

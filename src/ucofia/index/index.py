@@ -329,9 +329,12 @@ class Index(Queries):
     def verify(self) -> list[str]:
         """Read everything and compare it with its checksums.
 
+        A damaged preview is dropped: exact searches of whoever opens the index after that score
+        every segment, until a writer makes a new one.
+
         Returns:
-            One sentence for each segment or table that is not as it was written; empty when all
-            is well.
+            One sentence for each segment, table or preview that is not as it was written; empty
+            when all is well.
 
         Example:
             >>> index.verify()
@@ -342,7 +345,10 @@ class Index(Queries):
             wrong = self._store.with_retry(lambda: list(self._store.wrong_checksums()))
         except DamagedIndexError as error:
             return [error.problem]
-        return [f"{name} is not what was written" for name in wrong]
+        preview = derived.verify_preview(self._store)
+        if preview:
+            self._snapshot = None  # which maps it
+        return [*(f"{name} is not what was written" for name in wrong), *preview]
 
     def compact(
         self,

@@ -6,10 +6,13 @@ is derived data: it can be deleted and made again at any time. Why it bounds a s
 A saved preview names the index and the version it was made from and holds the ids and content
 checksums of its rows. A preview of other rows is not used. New segments at the end of the index
 are appended to the same files; `preview.json` says how many rows are valid, so that readers of the
-shorter preview are not affected.
+shorter preview are not affected. It also holds a CRC-32 of the valid rows of every array: who
+appends continues it, so that growing reads nothing of what was there. Opening compares those of
+the axes; `drop_damaged` reads and compares all.
 """
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -17,6 +20,7 @@ import math
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +44,7 @@ from ucofia.index.storage.collection import Collection, values_of
 from ucofia.index.storage.schema import Array
 
 PREVIEW_FILE = "preview.json"
+CHECKSUMS = "crc32"  # the key in it
 QUANTISED_AT_ONCE = 256
 Texts = Mapping[VideoUnit, Float[Array, "n d"]]  # text vectors compared with each kind of unit
 
@@ -96,6 +101,14 @@ class SavedPreview:
     rows: RowKeys
     index_id: str
     place: Path  # of its arrays
+    sums: Mapping[str, int]  # CRC-32 of each array; none in a preview of an earlier version
+
+    def is_intact(self) -> bool:
+        """Read all arrays that are mapped, and tell whether they are what was written."""
+        return all(
+            self.sums.get(name) == zlib.crc32(np.ascontiguousarray(array).data)
+            for name, array in _arrays(self.preview).items()
+        )
 
     def is_of(self, collection: Collection, index_id: str) -> bool:
         """Tell whether it was made of exactly these rows, in this order."""
@@ -156,18 +169,27 @@ def save(
     """Write a preview beside the index; readers see the old one or this one, never a mixture.
 
     The arrays get a folder of a name that is never used again; `preview.json`, which names it, is
-    replaced last. Rows of the previous preview are copied, and its axes are kept. The only writer
-    (`is_alone`) appends new rows at the end to the existing files instead.
+    replaced last. Rows of the previous preview are copied, unless it is damaged or has no
+    checksums, and its axes are kept. The only writer (`is_alone`) appends new rows at the end to
+    the existing files instead.
     """
     old = read(folder)
     axes = old.preview.axes if old else all_axes(collection, texts)
     rows = RowKeys.of(collection)
     about = {"index": index_id, "version": version, "rows": rows.digest(), "count": len(rows.ids)}
-    is_longer = old is not None and old.is_start_of(rows) and len(rows.ids) > len(old.rows.ids)
+    is_longer = (
+        old is not None
+        and old.sums
+        and old.is_start_of(rows)
+        and len(rows.ids) > len(old.rows.ids)
+    )
     if is_alone and old and is_longer and np.can_cast(rows.ids.dtype, old.rows.ids.dtype):
-        _append(collection, old, rows)
-        write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": old.place.name}))
+        sums = _append(collection, old, rows)
+        about |= {"folder": old.place.name, CHECKSUMS: sums}
+        write_atomic(folder / PREVIEW_FILE, json.dumps(about))
         return
+    if old and not (old.sums and old.is_intact()):
+        old = None
     arrays = folder / secrets.token_hex(8)
     arrays.mkdir(parents=True)
     try:
@@ -175,8 +197,12 @@ def save(
         for name, array in {"ids": rows.ids, "sums": rows.checksums, **named}.items():
             with _written(arrays / f"{name}.npy") as file:
                 np.save(file, array)
-        _write(_parts(collection, axes, old), len(collection), arrays)
-        write_atomic(folder / PREVIEW_FILE, json.dumps(about | {"folder": arrays.name}))
+        sums = {
+            name: zlib.crc32(np.ascontiguousarray(array).data) for name, array in named.items()
+        }
+        sums |= _write(_parts(collection, axes, old), len(collection), arrays)
+        about |= {"folder": arrays.name, CHECKSUMS: sums}
+        write_atomic(folder / PREVIEW_FILE, json.dumps(about))
     except OSError:
         shutil.rmtree(arrays, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -214,9 +240,44 @@ def read(folder: Path, part: slice | None = None) -> SavedPreview | None:
             return None
         if {len(array) for array in arrays.values()} != {len(rows.ids)}:
             return None
+        sums = {str(name): int(value) for name, value in about.get(CHECKSUMS, {}).items()}
+        sides = {f"{u}.{side}": getattr(a, side) for u, a in axes.items() for side in _SIDES}
+        if sums and sums.keys() != arrays.keys() | sides.keys():
+            return None
+        if sums and any(sums[n] != zlib.crc32(np.ascontiguousarray(sides[n]).data) for n in sides):
+            return None
     except Exception:  # a damaged header may raise almost anything
         return None  # also when a writer has just replaced it
-    return SavedPreview(preview, rows, str(about.get("index", "")), place)
+    return SavedPreview(preview, rows, str(about.get("index", "")), place, sums)
+
+
+def drop_damaged(folder: Path) -> bool:
+    """Read a preview and compare it with its checksums; of a damaged one, delete what names it.
+
+    Returns whether it was damaged. Nobody opens it any more, and the next writer makes a new one.
+
+    Raises:
+        OSError: It is damaged, and cannot be deleted.
+    """
+    file = folder / PREVIEW_FILE
+    while True:
+        if not file.exists():
+            return False
+        text = file.read_bytes()
+        try:
+            if CHECKSUMS not in json.loads(text):
+                return False  # of an earlier version: nothing to compare with
+        except (ValueError, TypeError, RecursionError):
+            pass
+        else:
+            saved = read(folder)
+            if saved is not None and saved.is_intact():
+                return False
+        if file.exists() and file.read_bytes() == text:  # else a writer has replaced it
+            if folder.is_symlink():
+                raise OSError(errno.ELOOP, "is a link", str(folder))
+            file.unlink()
+            return True
 
 
 def delete_unused(folder: Path) -> None:
@@ -243,8 +304,10 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
 
 
-def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
+def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> dict[str, int]:
+    """Write arrays, part after part; returns their checksums."""
     # Written, not mapped: on a full disk a mapping ends the process, writing raises an error.
+    sums: dict[str, int] = {}
     with contextlib.ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
         for part in parts:
@@ -254,12 +317,19 @@ def _write(parts: Iterator[dict[str, Array]], rows: int, folder: Path) -> None:
                     about = {"descr": array.dtype.str, "fortran_order": False}
                     shape = {"shape": (rows, *array.shape[1:])}
                     np.lib.format.write_array_header_1_0(files[name], about | shape)
-                files[name].write(np.ascontiguousarray(array).data)
+                data = np.ascontiguousarray(array).data
+                files[name].write(data)
+                sums[name] = zlib.crc32(data, sums.get(name, 0))
+    return sums
 
 
-def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> None:
-    """Write the segments that are not in a preview behind those that are, in its own files."""
-    count = len(old.rows.ids)
+def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> dict[str, int]:
+    """Write the segments that are not in a preview behind those that are, in its own files.
+
+    Returns the checksums of the longer arrays, continued from those that were stored: what was
+    damaged before is found later, too.
+    """
+    count, sums = len(old.rows.ids), dict(old.sums)
     with contextlib.ExitStack() as stack:
         ends: dict[str, tuple[BinaryIO, int]] = {}
         for name in ("ids", "sums", *_arrays(old.preview)):
@@ -276,7 +346,10 @@ def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> None:
         try:
             for part in (keys, *_parts(collection, old.preview.axes, old, first=count)):
                 for name, array in part.items():
-                    ends[name][0].write(np.ascontiguousarray(array).data)
+                    data = np.ascontiguousarray(array).data
+                    ends[name][0].write(data)
+                    if name in sums:  # ids and checksums of rows have their digest
+                        sums[name] = zlib.crc32(data, sums[name])
             for file, _ in ends.values():
                 file.flush()
                 os.fsync(file.fileno())
@@ -285,6 +358,7 @@ def _append(collection: Collection, old: SavedPreview, rows: RowKeys) -> None:
                 with contextlib.suppress(OSError):
                     file.truncate(end)
             raise
+    return sums
 
 
 def _mapped(path: Path, count: int | None) -> Array:
