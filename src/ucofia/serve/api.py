@@ -27,7 +27,7 @@ from ucofia.serve.engine import Engine
 from ucofia.serve.executor import BoundedExecutor
 from ucofia.serve.files import Files
 from ucofia.serve.index_handle import IndexHandle
-from ucofia.serve.jobs import Jobs
+from ucofia.serve.jobs import Jobs, JobState
 from ucofia.serve.settings import ServeSettings
 from ucofia.serve.thumbnails import Size, Thumbnails
 from ucofia.video.decode_pool import Clip
@@ -192,7 +192,7 @@ class Api:
                 "can_index": bool(self.files.folders),
                 "index_folders": list(self.files.folders),
                 "waiting": self.executors.score.pending,
-                "job": vars(job) if job else None,
+                "job": job,
                 "folders": [{"path": path, "videos": n} for path, n in known.folders],
                 "years": [{"year": year, "videos": n} for year, n in known.years],
                 "revision": known.version,
@@ -215,9 +215,9 @@ class Api:
             return made
         return await asyncio.shield(asyncio.wrap_future(made))  # others may wait for it, too
 
-    async def index(self, wanted: schema.IndexRequest) -> schema.JobOut:
+    async def index(self, wanted: schema.IndexRequest) -> JobState:
         """Add files below the folders that the server was started with. Off by default."""
-        return schema.JobOut(**vars(self.jobs.start(wanted.paths)))
+        return self.jobs.start(wanted.paths)
 
     def close(self) -> None:
         """End what runs for this index alone."""

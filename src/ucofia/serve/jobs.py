@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobState:
-    """The state and progress of a job."""
+    """An index job of this server, or what another process is adding."""
 
     state: str = "running"  # then "done" or "failed"
     what: str = "starting"

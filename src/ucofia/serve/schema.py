@@ -16,7 +16,10 @@ from pydantic import (
 )
 
 from ucofia.confidence.calibrate import Match
+from ucofia.index.results.explain import WordPart
+from ucofia.index.results.hits import Moment
 from ucofia.index.search.search import TOP
+from ucofia.serve.jobs import JobState
 
 
 def _without_controls(text: str) -> str:
@@ -106,16 +109,6 @@ class TextPage(Page):
         [], alias="not", max_length=TEXTS_COMBINED, description="Texts that must not fit."
     )
     min_confidence: Share | None = Field(None, description="Leave out hits that are less sure.")
-
-
-class Moment(BaseModel):
-    """Another stretch of the same video that matches."""
-
-    segment: str
-    score: float
-    start_second: float
-    end_second: float
-    best_second: float
 
 
 class Place(BaseModel):
@@ -249,25 +242,6 @@ class FrameOut(BaseModel):
     picture: str
 
 
-class PatchOut(BaseModel):
-    """A patch that a word chose; without row and column the whole frame."""
-
-    frame: int
-    second: float
-    row: int | None
-    column: int | None
-    weight: float
-    similarity: float
-
-
-class WordOut(BaseModel):
-    """A word, its share of the level of patches, and where it looked."""
-
-    word: str
-    weight: float
-    patches: list[PatchOut]
-
-
 class ExplainAnswer(BaseModel):
     """Why a segment got its score."""
 
@@ -282,7 +256,7 @@ class ExplainAnswer(BaseModel):
     match: Match | None
     levels: list[LevelOut]
     frames: list[FrameOut]
-    words: list[WordOut]
+    words: list[WordPart]
     grid: int = Field(description="Patches on each side of a frame; 0 when they form no square.")
 
 
@@ -351,16 +325,6 @@ class ExamplesAnswer(BaseModel):
     examples: list[Example]
 
 
-class JobOut(BaseModel):
-    """An index job of this server, or what another process is adding."""
-
-    state: str = Field(description="running, done or failed")
-    what: str
-    done: int
-    total: int | None
-    message: str
-
-
 class InfoAnswer(BaseModel):
     """What the index holds and what is going on."""
 
@@ -377,7 +341,7 @@ class InfoAnswer(BaseModel):
     can_index: bool
     index_folders: list[str] = Field(description="Videos below these may be added from here.")
     waiting: int = Field(description="Requests before the model.")
-    job: JobOut | None
+    job: JobState | None
     folders: list[Folder]
     years: list[Year]
     revision: int = Field(description="Changes when the index does.")
