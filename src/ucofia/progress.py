@@ -1,7 +1,7 @@
 """How long work reports how far it is, and what its time was spent on."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -9,6 +9,13 @@ from typing import TypeVar
 # server show it.
 Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
+
+NOTICED_SECONDS = 0.05  # what took less is not told
+
+
+def noticed(seconds: Mapping[str, float]) -> dict[str, float]:
+    """The stages that took long enough to be told."""
+    return {name: value for name, value in seconds.items() if value >= NOTICED_SECONDS}
 
 
 class Stopwatch:

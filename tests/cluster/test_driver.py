@@ -203,7 +203,9 @@ def test_objects_are_named_as_their_source_and_forgotten_when_they_are_gone(
     names = sorted(file.name for file in folder.iterdir() if file.suffix == ".mp4")
     assert found == [f"memory://gone/{name}" for name in [*names, "without"]]
     index = Index.create(tmp_path / "index", colour_model())
-    assert ingest.add(index, ["memory://gone"]).added == 4
+    report = ingest.add(index, ["memory://gone"])
+    assert report.added == 4 and "decode and encode" in report.spent
+    assert all(seconds >= 0.05 for seconds in report.spent.values())
     store.rm_file("/gone/red.mp4")
     report = ingest.add(index, ["memory://gone"])
     assert (report.unchanged, report.removed) == (3, 1)

@@ -251,7 +251,7 @@ def info(index: IndexOption = None, json: JsonOption = False) -> int:
 
 def _described(facts: "IndexInfo") -> Iterator[tuple[str, str]]:
     """Yield (name, text) lines of what an index holds; every number is in --json."""
-    size = "" if facts.size_bytes is None else f" ({_size(facts.size_bytes)})"
+    size = "" if facts.size_bytes is None else f" ({size_text(facts.size_bytes)})"
     yield "index", f"{facts.index}{size}"
     length = format_timecode(facts.seconds_of_video)
     yield "videos", f"{facts.videos:,}, {length} in all; {facts.segments:,} segments"
@@ -268,10 +268,6 @@ def _described(facts: "IndexInfo") -> Iterator[tuple[str, str]]:
         yield "pending", f"{parts}; the next `ucofia index` of them commits these"
     if facts.balancing_is_due:
         yield "due", "much has changed since scores were balanced: ucofia compact"
-
-
-def _size(count: int | None) -> str:
-    return "unknown size" if count is None else size_text(count)
 
 
 @app.command()
@@ -319,12 +315,16 @@ def compact(
 ) -> int:
     """Join small files and drop deleted rows after many changes, and solve the bank again."""
     opened = open_index(find_index(index, or_last=False))
-    before = opened.info().size_bytes
+    before = opened.info()
     with progress_bar(quiet=json) as progress, _solving(cluster) as solver:
         opened.compact(alone=alone, solver=solver, lock_timeout=lock_timeout, progress=progress)
-    after = opened.info().size_bytes
-    sizes = {"before_bytes": before, "after_bytes": after}
-    show_json(sizes) if json else show(f"{_size(before)} -> {_size(after)}")
+    after = opened.info()
+    if json:
+        show_json({"before_bytes": before.size_bytes, "after_bytes": after.size_bytes})
+    elif before.size_bytes is None or after.size_bytes is None:  # in an object store
+        show(f"{before.fragments} -> {after.fragments} fragments")
+    else:
+        show(f"{size_text(before.size_bytes)} -> {size_text(after.size_bytes)}")
     return 0
 
 

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from ucofia.index.storage import fragments
 from ucofia.index.storage.location import is_remote
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.progress import Progress, Stopwatch
+from ucofia.progress import Progress, Stopwatch, noticed
 from ucofia.video.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -95,10 +96,9 @@ def add(
     store, model = index._store.newest(), index.model
     journal = Journal(store.path)
     is_alone = not journal.is_running()
-    with (
-        journal.run(timeout=lock_timeout, progress=progress),
-        connect.connected(options.address),
-    ):
+    with journal.run(timeout=lock_timeout, progress=progress), ExitStack() as stack:
+        with watch.stage("connect"):
+            stack.enter_context(connect.connected(options.address))
         if is_alone:
             recover(store, timeout=lock_timeout, progress=progress)
         unreadable: list[OSError] = []
@@ -115,14 +115,15 @@ def add(
             scratch_bytes=options.scratch_bytes,
         )
         if run.queue:
-            run.encode(work, model, options, is_alone=is_alone)
+            with watch.stage("decode and encode"):
+                run.encode(work, model, options, is_alone=is_alone)
         run.commit(lock_timeout)
         with index._writing(VERB, lock_timeout, progress) as is_locked:
             run.remove_missing(paths, prune=prune)
             derived.update(
                 index._store, model, watch, progress, solve_on_cluster, is_locked=is_locked
             )
-    run.report.seconds, run.report.spent = watch.total, watch.seconds
+    run.report.seconds, run.report.spent = watch.total, noticed(watch.seconds)
     return run.report
 
 

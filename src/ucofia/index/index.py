@@ -29,7 +29,7 @@ from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.index.storage.schema import IndexSettings
 from ucofia.index.storage.store import Store
 from ucofia.model import Model
-from ucofia.progress import Progress, Stopwatch
+from ucofia.progress import Progress, Stopwatch, noticed
 from ucofia.video.limits import Limits
 from ucofia.video.sample import Segment, require_segment
 
@@ -280,9 +280,7 @@ class Index(Queries):
                 progress=progress,
             )
             self._update_derived(progress, watch, is_locked=is_locked)
-        spent = report.spent | watch.seconds
-        report.spent = {name: value for name, value in spent.items() if value >= 0.05}
-        report.seconds = watch.total
+        report.seconds, report.spent = watch.total, noticed(report.spent | watch.seconds)
         return report
 
     def remove(
