@@ -88,6 +88,17 @@ def test_index_then_search(
     assert "this index is so small that --fast leaves nothing out" in err
 
 
+def test_compact_tells_pieces_where_no_size_is_known(
+    run: Run, videos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    address = f"file-object-store://{tmp_path}/remote"
+    for name in ("red.mp4", "blue.mp4"):
+        assert run("index", videos / name, "--index", address) == 0
+    capsys.readouterr()
+    assert run("compact", "--index", address, "--alone") == 0
+    assert capsys.readouterr().out == "2 -> 1 fragments\n"
+
+
 def test_texts_are_combined_and_taken_away(
     run: Run, videos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
