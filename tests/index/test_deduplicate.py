@@ -68,6 +68,19 @@ def judged(info: SegmentInfo, score: float, *, is_match: bool) -> Hit:
     )
 
 
+def test_a_list_begins_with_the_surest_word(found: Found) -> None:
+    _, infos = found
+    chances = {"good": 0.6, "none": 0.1, "sure": 0.95, "maybe": 0.3, "unsure": 0.05}
+    hits = [
+        replace(
+            judged(infos["a"], 9.0 - at, is_match=chance >= 0.5), path=name, confidence=chance
+        )
+        for at, (name, chance) in enumerate(chances.items())
+    ]
+    shown = [hit.path for hit in matches_first(hits)]
+    assert shown == ["sure", "good", "maybe", "none", "unsure"]
+
+
 def test_a_match_is_never_folded_behind_what_is_none(found: Found) -> None:
     is_alike, infos = found
     ranked = [

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from ucofia.index.index import Index
+from ucofia.listing.deduplicate import matches_first
 from ucofia.index.results.hits import Filters
 from ucofia.index.storage.lock import noted_progress, writer_lock
 from ucofia.query.text_query import TextQuery
@@ -22,10 +23,6 @@ def found(client: TestClient, **params: object) -> dict:  # type: ignore[type-ar
     response = client.get("/api/search", params=params)
     assert response.status_code == 200, response.text
     return response.json()
-
-
-def matches_first(hits: list[Any]) -> list[Any]:
-    return sorted(hits, key=lambda hit: hit.is_match is False)
 
 
 def test_search_answers_as_the_library_does(client: TestClient, index: Index) -> None:

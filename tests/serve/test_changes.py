@@ -15,6 +15,7 @@ from ucofia import checkpoint
 from ucofia.errors import NotFiniteError
 from ucofia.index.index import Index
 from ucofia.index.results import combined
+from ucofia.listing.deduplicate import matches_first
 from ucofia.index.results.similar import _clips
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
@@ -115,7 +116,7 @@ def test_pages_of_sure_hits_together_are_all_sure_hits(tmp_path: Path) -> None:
             expected = [
                 hit.path
                 for start in range(0, len(sure), 3)
-                for hit in sorted(sure[start : start + 3], key=lambda hit: hit.is_match is False)
+                for hit in matches_first(sure[start : start + 3])
             ]
             pages, offset = [], 0
             while offset is not None:

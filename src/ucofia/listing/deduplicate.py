@@ -7,10 +7,11 @@ best match of them, and files that were deleted since they were indexed are left
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 
+from ucofia.index.calibration.confidence import Match, match_word
 from ucofia.index.results.hits import Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.collection import Collection
@@ -20,7 +21,9 @@ from ucofia.listing.catalogue import Catalogue, is_there
 RankHits = Callable[[int], list[Hit]]  # the best so many hits
 IsAlike = Callable[[SegmentInfo, SegmentInfo], bool]
 
-Judged = TypeVar("Judged", "DistinctHit", TextHit)
+Judged = TypeVar("Judged", "DistinctHit", Hit, TextHit)
+
+_ORDER = get_args(Match)  # from the surest word to the least
 
 LOOK_AHEAD = 10  # hits beyond those wanted, among which duplicates are searched
 ALIKE = 0.92  # cosine of the vectors of two segments
@@ -71,15 +74,16 @@ def distinct_hits(
 
 
 def matches_first(hits: Sequence[Judged]) -> list[Judged]:
-    """Order a list as people read it: matches, then the rest, each by score.
+    """Order a list as people read it: strong matches, good ones, the rest; each part by score.
 
     Score and confidence may disagree, see docs/search.md. The command, the page, the HTTP API and
     the tools for assistants all list hits in this order.
     """
 
-    def sort_key(one: Judged) -> tuple[bool, float]:
+    def sort_key(one: Judged) -> tuple[int, float]:
         hit = one.hit if isinstance(one, DistinctHit) else one
-        return hit.is_match is False, -hit.score
+        word = match_word(hit.confidence, hit.is_match)
+        return (0 if word is None else _ORDER.index(word)), -hit.score
 
     return sorted(hits, key=sort_key)
 

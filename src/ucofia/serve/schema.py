@@ -191,7 +191,7 @@ class VideosAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Hits: those that are a match first, each part by score."""
+    """Hits: strong matches first, then good ones, then the rest, each part by score."""
 
     text: str | None
     wanted: list[str] = Field(description="The texts that must fit, as the question was read.")
@@ -217,7 +217,7 @@ class TextHitOut(BaseModel):
 
 
 class DescribeAnswer(BaseModel):
-    """Texts for a video: those called a match first, each part by score."""
+    """Texts for a video: strong matches first, then good ones, then the rest, by score."""
 
     texts: list[TextHitOut]
     seconds: float
