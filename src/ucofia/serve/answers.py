@@ -78,6 +78,7 @@ class ResponseBuilder:
         seconds: float,
         text: str | None = None,
         question: TextQuery | None = None,
+        like: schema.VideoOut | None = None,
     ) -> schema.SearchAnswer:
         """Build the response of a search."""
         end = page.offset + page.top
@@ -87,6 +88,7 @@ class ResponseBuilder:
             wanted=[] if question is None else list(question.wanted),
             unwanted=[] if question is None else list(question.unwanted),
             hints=[schema.HintOut.model_validate(h, from_attributes=True) for h in found.hints],
+            like=like,
             hits=[self._hit(one) for one in found.page.hits],
             offset=page.offset,
             next_offset=end if more else None,
@@ -103,7 +105,7 @@ class ResponseBuilder:
             parts = known.videos[known.newest[at]]
             places = [place for place in known.copies(parts[0]) if is_there(place.path)]
             if places:
-                chosen.append(self._video(known.videos[video_id(places[0])], places[1:]))
+                chosen.append(self.video(known.videos[video_id(places[0])], places[1:]))
             at += 1
         return schema.VideosAnswer(
             videos=chosen, offset=offset, next_offset=at if at < len(known.newest) else None
@@ -143,9 +145,10 @@ class ResponseBuilder:
         }
         return schema.HitOut.model_validate(fields, from_attributes=True)
 
-    def _video(
+    def video(
         self, parts: Sequence[SegmentInfo], copies: Sequence[SegmentInfo]
     ) -> schema.VideoOut:
+        """Describe a video of the index, without a question."""
         info = parts[len(parts) // 2]
         seconds = info.frame_seconds or (0.0,)
         shown = self._shown(info, seconds[len(seconds) // 2])

@@ -123,7 +123,9 @@ class Api:
         reply = await self._ask_named(request, response, self.engine.similar, *args)
         if isinstance(reply, Response):
             return reply
-        return self.write.search(reply.value, page, reply.seconds)
+        parts = reply.catalogue.video(video)
+        like = self.write.video(parts, reply.catalogue.copies(parts[0])[1:])
+        return self.write.search(reply.value, page, reply.seconds, like=like)
 
     async def describe(
         self,

@@ -197,6 +197,7 @@ class SearchAnswer(BaseModel):
     wanted: list[str] = Field(description="The texts that must fit, as the question was read.")
     unwanted: list[str] = Field(description="The texts that must not.")
     hints: list[HintOut]
+    like: VideoOut | None = Field(description="The video of the index that hits are like.")
     hits: list[HitOut]
     offset: int
     next_offset: int | None = Field(description="Ask with this offset for more; null at the end.")

@@ -99,7 +99,7 @@ export function card(hit, { href, open, unfold }) {
   const isLong = hit.duration_seconds >= 1;
   const isHit = hit.score !== undefined;
   if (isLong) thumb.append(make("span", { class: "badge" }, clock(hit.duration_seconds)));
-  const moment = isHit && isLong ? `at ${clock(hit.best_second)}` : "";
+  const moment = isHit && isLong ? `at ${clock(hit.best_second)}` : null;
   const label = [title(hit.path), hit.match, moment].filter(Boolean).join(", ");
   const link = make("a", {
     href, "aria-label": label,
@@ -109,11 +109,12 @@ export function card(hit, { href, open, unfold }) {
       open(hit);
     },
   }, title(hit.path));
-  const places = hit.copies?.length ? `in ${hit.copies.length + 1} places` : "";
+  const places = hit.copies?.length ? `in ${hit.copies.length + 1} places` : null;
   // "No match" on every card of a heading that says so would be noise.
   const word = hit.match === "no match" ? null : matchWord(hit);
   const alike = hit.similar?.length ? make("button", { type: "button", class: "link alike", onclick: () => { alike.remove(); unfold(place); } }, `${hit.similar.length} similar`) : null;
-  const facts = [word, moment, places, alike].filter(Boolean);
+  const plain = (text) => text && make("span", {}, text);
+  const facts = [word, plain(moment), plain(places), alike].filter(Boolean);
   const article = make("article", {
     class: "card",
     onmouseenter: () => thumb.play(), onmouseleave: () => thumb.rest(),
@@ -122,7 +123,7 @@ export function card(hit, { href, open, unfold }) {
   thumb,
   make("div", { class: "body" },
     make("h3", { title: hit.path }, link),
-    make("p", { class: "facts" }, ...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])))));
+    make("p", { class: "facts" }, make("span", {}, ...facts))));
   article.hit = hit;
   const place = make("li", { style: shapes.has(hit.video) ? { "--shape": shapes.get(hit.video) } : {} }, article);
   return place;

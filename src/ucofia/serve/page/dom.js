@@ -25,7 +25,7 @@ export function svg(tag, props = {}, ...children) {
 }
 
 const PATHS = {
-  back: ["m14 5-7 7 7 7"], next: ["m10 5 7 7-7 7"], close: ["m6 6 12 12M18 6 6 18"],
+  leave: ["M20 12H5m6-7-7 7 7 7"], back: ["m14 5-7 7 7 7"], next: ["m10 5 7 7-7 7"], close: ["m6 6 12 12M18 6 6 18"],
   why: ["M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z", "M9.6 9.4a2.5 2.5 0 1 1 3.4 2.5c-.7.3-1 .8-1 1.6", "M12 16.6v.1"],
   similar: ["M4 4h9v9H4z", "M11 17v3h9v-9h-3"], save: ["M12 4v11m-4-4 4 4 4-4", "M5 19h14"],
   play: ["M8 5v14l11-7z"], pause: ["M8 5v14M16 5v14"], copies: ["M8 8h12v12H8z", "M4 16V4h12"],

@@ -3,20 +3,27 @@
 import { send } from "./api.js";
 import { $, make } from "./dom.js";
 
+export const WORDS = 8; // for an example
+
+// What stands for a question without words: its picture, its name, and words that fit it.
+export function showExample(media, name, finding, searchFor) {
+  const words = make("ul", { class: "words" }, make("li", {}, "looking for words …"));
+  $("example").replaceChildren(media, make("div", {}, make("h2", {}, name), words));
+  $("example").hidden = false;
+  const say = (...found) => words.replaceChildren(...found.map((one) => make("li", {}, one)));
+  finding.then((texts) => say(...texts.map((text) => make("button", { type: "button", class: "chip", onclick: () => searchFor(text) }, text))))
+    .catch((error) => { if (error.name !== "AbortError") say(error.message); });
+}
+
 export function useDrops({ begin, searchFor, refuse }) {
-  async function use(file) {
+  function use(file) {
     if (!file) return;
     if (!/^(image|video)\//.test(file.type) && file.type) { refuse(file); return; }
     const preview = file.type.startsWith("image/")
       ? make("img", { src: URL.createObjectURL(file), alt: "" })
       : make("video", { src: URL.createObjectURL(file), muted: true, loop: true, autoplay: true, playsInline: true });
-    const words = make("ul", { class: "words" }, make("li", {}, "looking for words …"));
-    $("example").replaceChildren(preview, make("div", {}, make("h2", {}, `Words for ${file.name || "your picture"}`), words));
-    await begin(file);
-    try {
-      const answer = await send("api/describe", { top: 8 }, file, {});
-      words.replaceChildren(...answer.texts.map(({ text }) => make("li", {}, make("button", { type: "button", class: "chip", onclick: () => searchFor(text) }, text))));
-    } catch (error) { words.replaceChildren(make("li", {}, error.message)); }
+    const finding = begin(file).then(() => send("api/describe", { top: WORDS }, file, {}));
+    showExample(preview, file.name || "Your picture", finding.then(({ texts }) => texts.map(({ text }) => text)), searchFor);
   }
 
   $("pick").addEventListener("click", () => $("file").click());

@@ -42,7 +42,7 @@ async function showExamples() {
   try {
     const { examples } = await ask("api/examples", { top: EXAMPLES });
     $("examples").hidden = !examples.length;
-    $("examples").replaceChildren(make("span", {}, "Perhaps in your videos"), ...examples.map(({ text, poster }) => chip(text, poster)));
+    $("examples").replaceChildren(make("span", {}, "Try"), ...examples.map(({ text, poster }) => chip(text, poster)));
   } catch { $("examples").hidden = true; } // only a suggestion
 }
 

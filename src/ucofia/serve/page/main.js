@@ -2,20 +2,21 @@
 
 import { ask, onToken, send, sendJson } from "./api.js";
 import { card, skeletons } from "./cards.js";
-import { $, make, memory, plural } from "./dom.js";
+import { $, make, memory, plural, title } from "./dom.js";
 import * as filters from "./filters.js";
 import * as home from "./home.js";
 import { bindKeys } from "./keys.js";
 import * as viewer from "./viewer.js";
-import { useDrops } from "./drops.js";
+import { showExample, useDrops, WORDS } from "./drops.js";
 
 const TOP = 24;
 const TYPING_MS = 350;
 const SURE = 0.5;
+const CLOSEST = 6; // hits that are shown where nothing matches
 const NAMES = ["q", "like", "under", "length", "year", "not", "sure", "play"];
 
 let state = read();
-const shown = { hits: [], next: null, info: null };
+const shown = { hits: [], places: new Map(), answer: null, next: null, info: null };
 let asking = null;
 let typing = null; // the pause after a keystroke, before it counts as a question
 let example = null; // the file that was dropped, while it is the question
@@ -50,7 +51,10 @@ const searchFor = (text) => { example = null; $("q").value = text; go({ q: text,
 
 // ---- asking -------------------------------------------------------------------------------
 
+const isHome = () => !example && !state.like && !state.q.trim();
+
 function fetchPage(offset, options) {
+  if (isHome()) return ask("api/videos", { top: TOP, offset }, options);
   const params = { ...filters.params(state), top: TOP, offset };
   if (example) return send("api/search", params, example, options);
   if (state.like) return ask("api/similar", { ...params, video: state.like }, options);
@@ -63,9 +67,8 @@ async function show() {
   asking = new AbortController();
   const { signal } = asking;
   viewer.close();
-  const isHome = !example && !state.like && !state.q.trim();
-  setView(isHome);
-  if (isHome) { home.show(searchFor); await showWall(signal); return; }
+  setView();
+  if (isHome()) { home.show(searchFor); await showWall(signal); return; }
   // Keep the old hits for a moment: most answers come before an eye notices.
   const slow = setTimeout(() => { clear(); $("results").replaceChildren(...skeletons(8)); }, $("results").children.length ? 250 : 0);
   const onbusy = (seconds) => { $("summary").textContent = `The server is busy; trying again in ${plural(seconds, "second")}.`; };
@@ -74,6 +77,8 @@ async function show() {
     clearTimeout(slow);
     if (signal.aborted) return; // something else was asked while the answer was on its way
     clear();
+    shown.answer = answer;
+    if (answer.like) showLike(answer.like, signal);
     addHits(answer);
     summarise(answer);
     showPlaying();
@@ -86,15 +91,16 @@ async function show() {
   }
 }
 
-function setView(isHome) {
+function setView() {
   const wasTyping = document.activeElement === $("q");
-  const box = $(isHome ? "hero-box" : "bar-box");
+  const box = $(isHome() ? "hero-box" : "bar-box");
   if ($("ask").parentElement !== box) { box.append($("ask")); if (wasTyping) $("q").focus(); }
-  document.body.dataset.view = isHome ? "home" : "results";
-  document.title = state.q && !isHome ? `${state.q} · ucofia` : "ucofia";
+  document.body.dataset.view = isHome() ? "home" : "results";
+  document.body.dataset.asked = example || state.like ? "example" : "text";
+  document.title = state.q && !isHome() ? `${state.q} · ucofia` : "ucofia";
   if ($("q").value.trim() !== state.q.trim()) $("q").value = state.q;
   filters.fill(state);
-  $("tools").hidden = isHome;
+  $("tools").hidden = isHome();
   $("notice").hidden = true;
   $("more").hidden = true;
   $("summary").textContent = "";
@@ -105,6 +111,8 @@ function setView(isHome) {
 
 function clear() {
   shown.hits = [];
+  shown.places.clear();
+  shown.answer = null;
   shown.next = null;
   $("results").replaceChildren();
   $("rest-results").replaceChildren();
@@ -115,17 +123,23 @@ function clear() {
 // Before anything is asked: the newest videos, so that there is something to look at.
 async function showWall(signal) {
   try {
-    const answer = await ask("api/videos", { top: TOP }, { signal });
+    const answer = await fetchPage(0, { signal });
     if (signal.aborted) return;
     clear();
-    shown.hits = answer.videos;
-    $("results").classList.remove("small");
-    $("results").replaceChildren(...answer.videos.map((video) => card(video, actions(video))));
+    $("results").classList.remove("small", "closest");
+    addVideos(answer);
     heading(answer.videos.length ? "Newest videos" : "");
     showPlaying();
   } catch (error) {
     if (error.name !== "AbortError") { clear(); notice("bad", "No answer", error.message); }
   }
+}
+
+function addVideos(answer) {
+  shown.hits.push(...answer.videos);
+  shown.next = answer.next_offset;
+  $("results").append(...answer.videos.map((video) => card(video, actions(video))));
+  $("more").hidden = shown.next === null;
 }
 
 const actions = (hit) => ({
@@ -134,28 +148,50 @@ const actions = (hit) => ({
   // What is nearly the same comes out behind the one that stood for all.
   unfold: (place) => {
     shown.hits.splice(shown.hits.indexOf(hit) + 1, 0, ...hit.similar);
-    place.after(...hit.similar.map((one) => card(one, actions(one))));
+    place.after(...hit.similar.map(placeOf));
     place.nextElementSibling.querySelector("a").focus();
   },
 });
 
 const countMatches = () => shown.hits.filter((hit) => hit.is_match !== false).length;
 
-// Matches first, or where there are none what may be one; what is less likely folded below. Without
-// confidence there is one list.
+function placeOf(hit) {
+  if (!shown.places.has(hit)) shown.places.set(hit, card(hit, actions(hit)));
+  return shown.places.get(hit);
+}
+
+// The hits that stand above the fold: the matches, or where there are none what may be one, or else
+// the few that come closest. Without confidence all are.
+function likely() {
+  for (const isLikely of [(hit) => hit.is_match !== false, (hit) => hit.match === "maybe"]) {
+    const found = shown.hits.filter(isLikely);
+    if (found.length) return found;
+  }
+  return shown.hits.slice(0, CLOSEST);
+}
+
 function addHits(answer) {
   shown.hits.push(...answer.hits);
-  const isMatched = countMatches() > 0;
-  const isFolded = (hit) => hit.is_match === false && (isMatched || hit.match !== "maybe");
-  $("results").classList.toggle("small", !isMatched);
-  for (const hit of answer.hits) $(isFolded(hit) ? "rest-results" : "results").append(card(hit, actions(hit)));
-  shown.hits = [...shown.hits.filter((hit) => !isFolded(hit)), ...shown.hits.filter(isFolded)];
   shown.next = answer.next_offset;
-  const unlikely = $("rest-results").children.length;
-  $("rest").hidden = !unlikely;
-  const many = `(${unlikely}${shown.next === null ? "" : "+"})`;
-  $("rest-title").textContent = `${$("results").children.length ? "Less likely" : "What comes closest"} ${many}`;
-  $("more").hidden = shown.next === null || (unlikely > 0 && !$("rest").open);
+  const above = new Set(likely());
+  const below = shown.hits.filter((hit) => !above.has(hit));
+  shown.hits = [...above, ...below];
+  $("results").classList.toggle("small", !countMatches());
+  $("results").classList.toggle("closest", !countMatches() && !isMaybe());
+  $("results").append(...[...above].map(placeOf));
+  $("rest-results").append(...below.map(placeOf));
+  $("rest").hidden = !below.length;
+  $("rest-title").textContent = `Less likely (${below.length}${shown.next === null ? "" : "+"})`;
+  $("more").hidden = shown.next === null || (below.length > 0 && !$("rest").open);
+}
+
+// What others are like: its picture, and words for it.
+function showLike(video, signal) {
+  const words = ask("api/describe", { video: video.video, top: WORDS }, { signal })
+    .then(({ texts }) => texts.filter((one) => one.match !== "no match").map((one) => one.text));
+  const still = make("img", { src: video.thumbnail, alt: "" });
+  still.addEventListener("error", () => { still.src = video.poster; }, { once: true }); // the file gives no sharp one
+  showExample(still, title(video.path), words, searchFor);
 }
 
 $("rest").addEventListener("toggle", () => { $("more").hidden = shown.next === null || !$("rest").open; });
@@ -169,23 +205,34 @@ function summarise(answer) {
       filters.isUsed(state) ? make("button", { type: "button", class: "main", onclick: () => { go(filters.NONE); show(); } }, "Clear the filters") : "");
     return;
   }
-  const among = shown.info && !filters.isUsed(state) ? ` in ${plural(shown.info.videos, "video")}` : "";
-  const open = shown.next !== null && matches === answer.hits.length ? " or more" : "";
   const notes = [
     answer.was_cut ? "Your text is longer than the model reads; its end was left out." : "",
     answer.gone ? `${plural(answer.gone, "video")} left out: moved, deleted, or on a disk that is not connected.` : "",
   ].filter(Boolean).join(" ");
-  const like = example ? `like ${example.name || "your picture"}` : state.like ? "like the chosen video" : "";
-  const count = like ? `Videos ${like}, most alike first.` : isJudged ? `${matches ? plural(matches, "match", "matches") : $("results").children.length ? "No clear match" : "No match"}${open}${among}.` : `${plural(shown.hits.length, "video")}, best first.`;
-  const unwanted = answer.unwanted.join(", ");
-  // Where nothing is wanted nobody can say how sure an absence is: it is an order, not a verdict.
-  const less = !unwanted ? "" : isJudged ? `, without ${unwanted}` : `: least of ${unwanted}`;
-  $("summary").textContent = count.replace(/\.$/, `${less}.`);
+  $("summary").textContent = headline(answer);
   $("note").textContent = notes;
   $("note").hidden = !notes;
   hint(answer.hints);
-  if (isJudged && !$("results").children.length) notice("", "Nothing here matches", "Fewer or simpler words often find more: “a dog” rather than a whole scene. Below is what comes closest.");
+  const isNothing = isJudged && !matches && !isMaybe();
+  if (isNothing) notice("", "", state.q.trim().split(/\s+/).length > 2 ? "Fewer or simpler words often find more: “a dog” rather than a whole scene." : "Another word for it may find more.");
+  heading(isNothing ? "What comes closest" : "");
   $("rest").open = false;
+}
+
+const isMaybe = () => shown.hits.some((hit) => hit.match === "maybe");
+
+// How many matches there are, in a sentence.
+function headline(answer) {
+  const like = example ? example.name || "your picture" : answer.like ? title(answer.like.path) : "";
+  if (like) return `Videos like ${like}, most alike first.`;
+  const unwanted = answer.unwanted.join(", ");
+  // Where nothing is wanted nobody can say how sure an absence is: it is an order, not a verdict.
+  if (!answer.hits.some((hit) => hit.is_match !== null)) return `${plural(shown.hits.length, "video")}, best first${unwanted && `: least of ${unwanted}`}.`;
+  const matches = countMatches();
+  const count = matches ? plural(matches, "match", "matches") : isMaybe() ? "No clear match" : "No match";
+  const open = shown.next !== null && matches === answer.hits.length ? " or more" : "";
+  const among = shown.info && !filters.isUsed(state) ? ` in ${plural(shown.info.videos, "video")}` : "";
+  return `${count}${open}${among}${unwanted && `, without ${unwanted}`}.`;
 }
 
 // What is odd about the words, and a click to ask better ones.
@@ -201,14 +248,14 @@ function heading(text) { $("results-title").textContent = text; $("results-title
 function notice(kind, head, text, ...more) {
   $("notice").className = `notice ${kind}`;
   $("notice").hidden = false;
-  $("notice").replaceChildren(make("h2", {}, head), make("p", {}, text), ...more);
+  $("notice").replaceChildren(head && make("h2", {}, head), make("p", {}, text), ...more);
 }
 
 $("more").addEventListener("click", async () => {
   $("more").disabled = true;
   try {
     const before = new Set(document.querySelectorAll(".card"));
-    addHits(await fetchPage(shown.next, {}));
+    (isHome() ? addVideos : addHits)(await fetchPage(shown.next, {}));
     [...document.querySelectorAll(".card")].find((one) => !before.has(one))?.querySelector("a").focus();
   } catch (error) { $("summary").textContent = error.message; }
   $("more").disabled = false;
@@ -329,6 +376,7 @@ async function start() {
     oninfo: (info, hasChanged) => {
       shown.info = info;
       filters.offer(info, state);
+      if (shown.answer?.hits.length) $("summary").textContent = headline(shown.answer); // says in how many videos
       isStale ||= hasChanged;
       // New videos show up by themselves, as soon as nobody is in the middle of something.
       const isBusy = $("viewer").open || example || scrollY > 300 || $("q").value.trim() !== state.q.trim();

@@ -31,7 +31,7 @@ export function open(hit, { text, showWhy, onclose, onsimilar, onstep }) {
   const button = (kind, label, does, extra = "") => make("button", { type: "button", class: `plain ${extra}`, title: label, "aria-label": label, onclick: does }, icon(kind));
   const whyButton = text ? make("button", { type: "button", class: "pill", title: "Why this one (w)", "aria-expanded": "false", onclick: () => toggle() }, icon("why"), make("span", {}, "Why")) : null;
   const top = make("header", { class: "top" },
-    button("back", "Close (Esc)", onclose, "leave"),
+    button("leave", "Close (Esc)", onclose),
     make("div", { class: "name" }, make("h2", { title: hit.path }, title(hit.path)), make("p", {}, matchWord(hit), make("span", { title: hit.path }, make("bdi", {}, folderName(hit.path))))),
     whyButton,
     make("button", { type: "button", class: "pill", title: "Videos like this one (s)", onclick: () => onsimilar(hit) }, icon("similar"), make("span", {}, "Similar")),
@@ -81,13 +81,21 @@ function showScreen(stage, hit, signal) {
   }
   const video = make("video", { class: "screen", controls: true, playsInline: true, preload: "auto", poster: hit.thumbnail });
   screen.seek = (second) => { video.currentTime = second; video.play().catch(() => {}); };
+  let from = hit.best_second;
   video.addEventListener("loadedmetadata", () => {
     if (!video.videoWidth) { fail(); return; } // a sound without pictures: the codec is unknown here
-    video.currentTime = hit.best_second;
+    video.currentTime = from;
     video.play().catch(() => {}); // a browser may want a gesture first; the controls are there
-  }, { once: true });
+  });
   video.addEventListener("timeupdate", () => tell(video.currentTime));
-  video.addEventListener("error", () => fail());
+  // A known codec fails now and then, on a machine or a network that is busy: once more, then.
+  let isSecond = false;
+  video.addEventListener("error", () => {
+    if (isSecond || video.error?.code === MediaError.MEDIA_ERR_SRC_NOT_SUPPORTED) { fail(); return; }
+    isSecond = true;
+    from = video.currentTime || from;
+    video.load();
+  });
   video.src = hit.media;
   stage.append(video);
   let hasFailed = false;
@@ -124,11 +132,12 @@ function drawCourse(place, line, hit, screen) {
     return LINE.height - 2 - Math.min(1, Math.max(0, share)) * (LINE.height - 8);
   };
   const drawing = svg("svg", { class: "line", viewBox: `0 0 ${LINE.width} ${LINE.height}`, preserveAspectRatio: "none", role: "img", "aria-label": "how well each moment fits; click to play from there" });
-  const path = line.points.map((point) => `${x(point.second).toFixed(1)} ${y(point.similarity).toFixed(1)}`);
-  const [first, last] = [x(line.points[0].second), x(line.points.at(-1).second)];
+  // The first and the last picture stand for what is before and after them.
+  const points = [{ ...line.points[0], second: 0 }, ...line.points, { ...line.points.at(-1), second: whole }];
+  const path = points.map((point) => `${x(point.second).toFixed(1)} ${y(point.similarity).toFixed(1)}`);
   const head = svg("line", { class: "head", y1: 0, y2: LINE.height, x1: x(hit.best_second), x2: x(hit.best_second) });
   drawing.append(
-    svg("path", { class: "area", d: `M${first} ${LINE.height} L${path.join(" L")} L${last} ${LINE.height} Z` }),
+    svg("path", { class: "area", d: `M0 ${LINE.height} L${path.join(" L")} L${LINE.width} ${LINE.height} Z` }),
     svg("path", { class: "curve", d: `M${path.join(" L")}` }), head);
   drawing.addEventListener("click", (event) => {
     const box = drawing.getBoundingClientRect();

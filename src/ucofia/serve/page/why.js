@@ -36,10 +36,11 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
     title: `${clock(frame.second)}: ${percent(frame.weight)}`, "aria-label": `play from ${clock(frame.second)}`,
     onclick: () => { seek(frame.second); lens.show(at, []); },
   },
-  make("img", { src: frame.picture, alt: "", loading: "lazy" }),
+  make("img", { src: frame.picture, alt: "", onload: () => middle() }),
   make("div", {}, make("i", { style: { width: `${100 * frame.weight}%` } })),
   make("span", {}, clock(frame.second))));
   const strip = make("div", { class: "frames" }, ...frames);
+  const middle = () => { strip.scrollLeft = frames[best].offsetLeft - strip.offsetLeft - (strip.clientWidth - frames[best].offsetWidth) / 2; };
   const tallest = Math.max(...why.levels.map((level) => Math.abs(level.contribution)), 1e-9);
   const named = { video: "whole video", frame: "single moments", patch: "details" };
   const levels = why.levels.flatMap((level) => [
@@ -58,7 +59,6 @@ export function drawWhy(place, why, { hit, about, parts, choose: chooseText }, s
     make("details", {}, make("summary", {}, "The numbers"),
       make("div", { class: "levels" }, ...levels),
       make("p", { class: "looked" }, `Together ${why.score.toFixed(2)}. Scores compare within one search only.`)));
-  strip.scrollLeft = frames[best].offsetLeft - strip.offsetLeft - (strip.clientWidth - frames[best].offsetWidth) / 2;
   rest();
 }
 
