@@ -72,9 +72,7 @@ def test_a_list_begins_with_the_surest_word(found: Found) -> None:
     _, infos = found
     chances = {"good": 0.6, "none": 0.1, "sure": 0.95, "maybe": 0.3, "unsure": 0.05}
     hits = [
-        replace(
-            judged(infos["a"], 9.0 - at, is_match=chance >= 0.5), path=name, confidence=chance
-        )
+        replace(judged(infos["a"], 9.0 - at, is_match=chance >= 0.5), path=name, confidence=chance)
         for at, (name, chance) in enumerate(chances.items())
     ]
     shown = [hit.path for hit in matches_first(hits)]

@@ -1,7 +1,6 @@
 """The API answers what the library answers, in pages, with names for everything."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import COLOURS, clip
@@ -9,9 +8,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from ucofia.index.index import Index
-from ucofia.listing.deduplicate import matches_first
 from ucofia.index.results.hits import Filters
 from ucofia.index.storage.lock import noted_progress, writer_lock
+from ucofia.listing.deduplicate import matches_first
 from ucofia.query.text_query import TextQuery
 
 

@@ -15,10 +15,10 @@ from ucofia import checkpoint
 from ucofia.errors import NotFiniteError
 from ucofia.index.index import Index
 from ucofia.index.results import combined
-from ucofia.listing.deduplicate import matches_first
 from ucofia.index.results.similar import _clips
 from ucofia.index.search.search import Searcher
 from ucofia.index.storage.collection import Collection
+from ucofia.listing.deduplicate import matches_first
 from ucofia.serve.app import create_app
 from ucofia.serve.engine import Engine
 from ucofia.serve.files import Files
