@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 
 import numpy as np
 
-from  import Match, match_word
+from ucofia.confidence.calibrate import Match, match_word
 from ucofia.index.results.hits import Hit
 from ucofia.index.results.similar import TextHit
 from ucofia.index.storage.collection import Collection
