@@ -13,6 +13,7 @@ from ucofia.atomic import write_atomic
 from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.options import (
+    RECIPE,
     BankLimitOption,
     BatchOption,
     CaptionsOption,
@@ -69,7 +70,8 @@ def ablate(
     freeze: Annotated[
         list[str] | None,
         typer.Option(
-            help="A part of the towers that is not trained; may be repeated. Default: vision."
+            help="A part of the towers that is not trained; may be repeated. Default: vision.",
+            rich_help_panel=RECIPE,
         ),
     ] = None,
     rate: RateOption = None,

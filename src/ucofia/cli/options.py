@@ -13,6 +13,9 @@ from ucofia.errors import SettingError
 if TYPE_CHECKING:
     from ucofia.config import TrainConfig
 
+# Titles in `--help` of verbs with many options.
+RECIPE, MACHINE = "Recipe", "Machine"
+
 IndexOption = Annotated[
     str | None,
     typer.Option(
@@ -77,31 +80,48 @@ TokensOption = Annotated[
 ]
 CaptionsOption = Annotated[
     int | None,
-    typer.Option(help="Captions per video and epoch, drawn anew each time. Default: all.", min=1),
+    typer.Option(
+        help="Captions per video and epoch, drawn anew each time. Default: all.",
+        min=1,
+        rich_help_panel=RECIPE,
+    ),
 ]
 PrecisionOption = Annotated[
     Literal["float32", "bfloat16", "float16"],
-    typer.Option(help="Floating-point type of the towers."),
+    typer.Option(help="Floating-point type of the towers.", rich_help_panel=MACHINE),
 ]
 RateOption = Annotated[
     list[str] | None,
-    typer.Option(help="PART=RATE, a learning rate of its own for a part; may be repeated."),
+    typer.Option(
+        help="PART=RATE, a learning rate of its own for a part; may be repeated.",
+        rich_help_panel=RECIPE,
+    ),
 ]
 
 
 EpochsOption = Annotated[
-    int | None, typer.Option(help="Passes over the data. Default: the preset's.", min=1)
+    int | None,
+    typer.Option(
+        help="Passes over the data. Default: the preset's.", min=1, rich_help_panel=RECIPE
+    ),
 ]
 BatchOption = Annotated[
     int | None,
-    typer.Option(help="Pairs per step, all processes. Default: the preset's.", min=1),
+    typer.Option(
+        help="Pairs per step, all processes. Default: the preset's.", min=1, rich_help_panel=RECIPE
+    ),
 ]
 EncoderRateOption = Annotated[
     float | None,
-    typer.Option(help="Learning rate of the towers. Default: the preset's.", min=0),
+    typer.Option(
+        help="Learning rate of the towers. Default: the preset's.", min=0, rich_help_panel=RECIPE
+    ),
 ]
 HeadRateOption = Annotated[
-    float | None, typer.Option(help="Learning rate of the rest. Default: the preset's.", min=0)
+    float | None,
+    typer.Option(
+        help="Learning rate of the rest. Default: the preset's.", min=0, rich_help_panel=RECIPE
+    ),
 ]
 
 

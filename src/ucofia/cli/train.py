@@ -12,6 +12,8 @@ from ucofia.cli.app import app
 from ucofia.cli.console import print_message, progress_bar, show, show_json
 from ucofia.cli.frames import train_data
 from ucofia.cli.options import (
+    MACHINE,
+    RECIPE,
     BatchOption,
     CacheOption,
     CaptionsOption,
@@ -44,11 +46,14 @@ BackboneOption = Annotated[
 ]
 FreezeOption = Annotated[
     list[str] | None,
-    typer.Option(help="A part that is not trained, such as backbone.vision; may be repeated."),
+    typer.Option(
+        help="A part that is not trained, such as backbone.vision; may be repeated.",
+        rich_help_panel=RECIPE,
+    ),
 ]
 LossOption = Annotated[
     Literal["contrastive", "dual-softmax", "sigmoid"] | None,
-    typer.Option(help="What is minimised. Default: the preset's."),
+    typer.Option(help="What is minimised. Default: the preset's.", rich_help_panel=RECIPE),
 ]
 LoraOption = Annotated[
     int | None,
@@ -56,6 +61,7 @@ LoraOption = Annotated[
         help="Train low-rank matrices of this rank beside attention and MLP of the towers, "
         "which stay as they are.",
         min=1,
+        rich_help_panel=RECIPE,
     ),
 ]
 MergeOption = Annotated[
@@ -64,11 +70,19 @@ MergeOption = Annotated[
 ]
 ChunkOption = Annotated[
     int | None,
-    typer.Option(help="Pairs encoded at a time, to save memory (gradient caching).", min=1),
+    typer.Option(
+        help="Pairs encoded at a time, to save memory (gradient caching).",
+        min=1,
+        rich_help_panel=MACHINE,
+    ),
 ]
 RecomputeOption = Annotated[
     bool,
-    typer.Option(help="Activation checkpointing in the towers: less memory, slower.", metavar=""),
+    typer.Option(
+        help="Activation checkpointing in the towers: less memory, slower.",
+        metavar="",
+        rich_help_panel=MACHINE,
+    ),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 SaveOption = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
