@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from fakes import colour_model
 
-from ucofia.errors import DamagedIndexError, IndexWriteError, UCoFiAError
+from ucofia.errors import DamagedIndexError, ForeignFolderError, IndexWriteError, UCoFiAError
 from ucofia.index.index import Index
 from ucofia.index.storage.schema import SETTINGS_KEY
 from ucofia.index.storage.store import Store
@@ -50,6 +50,35 @@ def test_an_index_that_is_behind_a_link_as_a_whole_is_written(folder: Path, made
     link = folder.with_name("elsewhere")
     link.symlink_to(folder)
     assert Index.open(link, colour_model()).remove(made / "videos" / "red.mp4") == 1
+
+
+@pytest.mark.parametrize("mark", ["", "mine.lance\n", "segments.lance\n../home/mine.lance\n"])
+@pytest.mark.parametrize("name", ["mine.lance", "thesis.txt"])
+def test_a_mark_in_the_folder_of_somebody_deletes_nothing(
+    mark: str, name: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / name).mkdir(parents=True)
+    (home / name / "data").write_text("mine")
+    (home / ".unfinished").write_text(mark)
+    with pytest.raises(ForeignFolderError):
+        Index.create(home, colour_model())
+    assert (home / name / "data").read_text() == "mine"
+
+
+def test_tables_of_a_killed_creation_are_replaced_and_no_others(
+    folder: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "left"
+    for name in ("segments.lance", "bank.lance"):
+        shutil.copytree(folder / name, left / name)
+    (left / ".unfinished").touch()  # its run had made no table
+    with pytest.raises(ForeignFolderError):
+        Index.create(left, colour_model())
+    assert len(list(left.iterdir())) >= 3
+    (left / ".unfinished").write_text("bank.lance\nsegments.lance\n")
+    assert len(Index.create(left, colour_model())) == 0
+    assert not (left / "bank.lance").exists() and not (left / ".unfinished").exists()
 
 
 def rewritten(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:

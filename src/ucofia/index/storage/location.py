@@ -36,6 +36,7 @@ KEYS = {SEGMENTS: "id", "failed": "path", "bias": "id"}  # what no two rows of a
 # Pinned: `vectors` relies on how this version lays out plain vectors.
 STORAGE_VERSION = "2.2"
 PATHS_PER_FILTER = 500
+_TABLE_FOLDERS = {f"{name}.lance" for name in (SEGMENTS, "failed", "bank", "bias")}
 # No permission, no answer from a disk or a network share, too many open files.
 _OUT_OF_REACH = {
     getattr(errno, name)
@@ -103,15 +104,31 @@ def size_bytes(path: str) -> int | None:
 
 def is_free(path: str) -> bool:
     """Return whether an index can be made here: nothing is there but what a killed run left."""
-    if is_remote(path) or not os.path.lexists(path) or is_unfinished(path):
+    if is_remote(path) or not os.path.lexists(path):
         return True
     with reading(path):
-        return os.path.isdir(path) and not set(os.listdir(path)) - {LOCK, HOLDER}
+        if not os.path.isdir(path):
+            return False
+        found = set(os.listdir(path))  # before the mark is read, which is older than any table
+        return not found - {LOCK, HOLDER, UNFINISHED, *unfinished_tables(path)}
 
 
 def is_unfinished(path: str) -> bool:
     """Return whether a run was killed, or is busy, while it made an index here."""
     return not is_remote(path) and os.path.lexists(os.path.join(path, UNFINISHED))
+
+
+def unfinished_tables(path: str) -> list[str]:
+    """Name the folders of the tables that a killed run was making here, as its mark says.
+
+    A mark that says nothing is one whose run had made no table yet, or somebody else's.
+    """
+    try:
+        with open(os.path.join(path, UNFINISHED), encoding="utf-8") as file:
+            named = file.read(1000).split()
+    except (OSError, ValueError):
+        return []
+    return [name for name in named if name in _TABLE_FOLDERS]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from ucofia.index.storage.location import (
     is_free,
     is_remote,
     is_unfinished,
+    unfinished_tables,
     writing,
 )
 from ucofia.progress import Progress
@@ -167,8 +168,11 @@ def noted_progress(path: str, progress: "Progress | None") -> "Progress":
 
 
 @contextlib.contextmanager
-def creating(path: str) -> Iterator[bool]:
+def creating(path: str, tables: Iterable[str]) -> Iterator[bool]:
     """Mark a local folder as unfinished for a while, and clear it of what was left so before.
+
+    The mark names the tables that will be made. Only what it names is ever deleted, and a folder
+    with anything else in it is somebody's.
 
     Yields whether that was done. Not without a lock: what looks left may be another creator's.
     """
@@ -189,10 +193,14 @@ def creating(path: str) -> Iterator[bool]:
             return
         marker = Path(path, UNFINISHED)
         with writing(path):
-            for name in os.listdir(path) if marker.exists() else ():
-                if name.endswith(".lance"):
+            for name in unfinished_tables(path):
+                if os.path.lexists(os.path.join(path, name)):
                     shutil.rmtree(os.path.join(path, name))
-            marker.touch()
+            marker.unlink(missing_ok=True)
+            with marker.open("x", encoding="utf-8") as file:
+                file.write("".join(f"{name}.lance\n" for name in tables))
+                file.flush()
+                os.fsync(file.fileno())
         yield True
         with writing(path):
             marker.unlink()

@@ -106,7 +106,7 @@ class Store:
         require_unicode(where, setting="folder of the index")  # Lance names files by text
         if exists(where):
             raise IndexExistsError(where)
-        with creating(where) as is_marked, writing(where):
+        with creating(where, [SEGMENTS, *(others or {})]) as is_marked, writing(where):
             create = create_marked if is_marked else create_unmarked
             segments = create(where, arrow.schema(settings).empty_table(), others or {})
         return cls(where, settings, segments)
