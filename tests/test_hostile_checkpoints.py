@@ -111,7 +111,7 @@ def test_a_safetensors_header_that_lies_is_one_sentence(tmp_path: Path) -> None:
             checkpoint.load(path)
 
 
-def edited(folder: Path, where: tuple[str, ...], value: Any) -> Path:
+def edited(folder: Path, where: tuple[str | int, ...], value: Any) -> Path:
     path = folder / "config.json"
     settings = json.loads(path.read_text())
     inner = settings
@@ -134,6 +134,9 @@ def edited(folder: Path, where: tuple[str, ...], value: Any) -> Path:
         (("model", "levels"), None),
         (("model", "levels"), 3),
         (("model", "levels"), [{"name": "video"}]),
+        (("model", "levels", 0, "name"), "\x1b[31m\n"),
+        (("model", "levels", 0, "name"), "a.b"),
+        (("model", "levels", 0, "name"), ""),
         (("model", "temporal_layers"), 10**6),
         (("backbone", "family"), None),
         (("backbone", "family"), ["clip"]),
@@ -150,7 +153,7 @@ def edited(folder: Path, where: tuple[str, ...], value: Any) -> Path:
     ids=str,
 )
 def test_settings_of_no_model_are_one_sentence(
-    tmp_path: Path, where: tuple[str, ...], value: Any
+    tmp_path: Path, where: tuple[str | int, ...], value: Any
 ) -> None:
     checkpoint.save(tiny.model(), tmp_path)
     with pytest.raises(UCoFiAError) as told:

@@ -34,6 +34,9 @@ class LevelConfig:
 
     def __post_init__(self) -> None:
         """Check what no type can say."""
+        if not self.name.isprintable() or not self.name or "." in self.name:
+            rule = "it names tensors and columns: give it printable characters without a full stop"
+            raise SettingError("name of a level", self.name, rule)
         pairs = self.text == "word" and self.video != "video"
         if self.aggregation == "wti" and not (pairs and self.direction == "both"):
             rule = "weighted token-wise interaction is of words with frames or patches, both ways"

@@ -174,6 +174,7 @@ def test_settings_come_from_arguments_then_environment_then_file(
         ("token = 'schlüssel'", "a header carries only plain letters"),
         ('token = "two\\nlines"', "a header carries only plain letters"),
         ("port 3", "it cannot be read as TOML"),
+        pytest.param("port = " + "[" * 100_000, "it cannot be read as TOML", id="deep"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, message: str) -> None:

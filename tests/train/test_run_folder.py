@@ -163,9 +163,24 @@ def test_damaged_small_files_are_sentences(
         run(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", '{"test": 3, "chosen_by": {"split": "val", "metric": "R@1"}}']
+)
+def test_a_result_of_something_else_is_one_sentence(
+    content: str, whole: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_bytes((whole / "run.json").read_bytes())
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(DamagedRunError, match=r"it is not the result of a training.*tests the"):
+        run(tmp_path)
+
+
 def test_damaged_lines_of_the_log_are_left_out(whole: Path, stopped: Path) -> None:
     with (stopped / "log.jsonl").open("ab") as file:
         file.write(b'{"kind": "step"}\n[]\n\xff\xfe\n{"kind": "step", "step": "x", "epoch": 0}\n')
+        file.write(b'{"kind": "step", "step": 2, "epoch": 0}\n')  # nothing a report could draw
+        file.write(b'{"kind": "validation", "step": 2, "epoch": 0, "t2v": {"R@1": "x"}}\n')
+        file.write(b'{"kind": "step", "step": 2, "epoch": 0, "loss": 1, "rate": 1e400}\n')
     run(stopped)
     steps = [json.loads(line)["step"] for line in (stopped / "log.jsonl").open()]
     assert steps == [1, 2, 3, 3, 4, 5, 6, 6]

@@ -121,7 +121,7 @@ class ServeSettings(BaseSettings):
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingError("config", str(path), f"it cannot be read as TOML ({error})") from error
 
 

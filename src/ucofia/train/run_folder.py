@@ -43,6 +43,8 @@ from ucofia.errors import (
     RunMismatchError,
     first_line,
 )
+from ucofia.evaluate.matrix_report import DIRECTIONS
+from ucofia.evaluate.report import METRICS
 from ucofia.model import Model
 from ucofia.sharing import WEIGHTS_FILE
 
@@ -107,7 +109,13 @@ class RunFolder:
         """Return the result of a run that has ended."""
         if not (self.path / RESULT).exists():
             return None
-        return self._read(RESULT, "Delete it, and the same command tests the model once more")
+        advice = "Delete it, and the same command tests the model once more"
+        found = self._read(RESULT, advice)
+        chosen = found.get("chosen_by")
+        is_known = isinstance(chosen, dict) and {"split", "metric", "epoch"} <= chosen.keys()
+        if not is_known or not _has_figures(found.get("test")):
+            raise DamagedRunError(self.path, RESULT, "it is not the result of a training", advice)
+        return found
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to the log."""
@@ -272,6 +280,7 @@ class RunFolder:
 
 
 _CHECKPOINT = re.compile(r"step-[0-9]{8,}-[0-9]{4,}")  # a copy under another name is none
+LARGEST_FIGURE = 1e300  # more cannot be drawn
 _COUNTERS: dict[str, Any] = {
     "step": int,
     "validated": int,
@@ -308,10 +317,27 @@ def _damage(folder: Path) -> str | None:
 def _log_line(text: str) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
-        known = isinstance(line["step"], int) and line["kind"] in ("step", "validation")
-        return dict(line) if known and isinstance(line["epoch"], int) else None
+        counts = [line["step"], line["epoch"]]
+        if line["kind"] == "validation":
+            is_known = _has_figures(line)
+        else:
+            drawn = [line["loss"], line["rate"]]
+            is_known = line["kind"] == "step" and all(map(_is_figure, drawn))
+        return dict(line) if is_known and all(isinstance(n, int) for n in counts) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _has_figures(found: Any) -> bool:
+    """Return whether every metric of both directions is there, as a report prints them."""
+    try:
+        return all(_is_figure(found[direction][m]) for direction in DIRECTIONS for m in METRICS)
+    except (KeyError, TypeError):
+        return False
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < LARGEST_FIGURE
 
 
 def _optimiser_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
