@@ -26,6 +26,7 @@ import torch
 from opened import measure_opened
 from torch import nn
 
+from ucofia.config import Aggregation
 from ucofia.index.search import preview as previews
 from ucofia.index.search.preview import Preview
 from ucofia.index.search.scoring import Query, Ranking, prepare_queries
@@ -55,8 +56,8 @@ class Bed:
     preview: Preview
     text: TextFeatures
 
-    def asked(self, weight: float) -> list[Query]:
-        patch = replace(UCOFIA.levels[2], weight=weight)
+    def asked(self, weight: float, aggregation: Aggregation = "isa") -> list[Query]:
+        patch = replace(UCOFIA.levels[2], weight=weight, aggregation=aggregation)
         config = replace(UCOFIA, levels=(*UCOFIA.levels[:2], patch))
         return prepare_queries(Model(Nothing(), config).eval(), self.text)  # type: ignore[arg-type]
 
@@ -103,8 +104,8 @@ def timed(work: Callable[[], Ranking]) -> tuple[float, Ranking]:
     return time.process_time() - began, result
 
 
-def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
-    asked = bed.asked(weight)[:: BATCH // count][:count]
+def measure(bed: Bed, weight: float, aggregation: Aggregation, count: int) -> dict[str, float]:
+    asked = bed.asked(weight, aggregation)[:: BATCH // count][:count]
     searcher = Searcher(bed.collection, bed.preview)
     ways: dict[str, Callable[[Query], Ranking]] = {
         "brute force": lambda query: searcher.brute_force([query], top=10)[0],
@@ -120,7 +121,7 @@ def measure(bed: Bed, weight: float, count: int) -> dict[str, float]:
     lists = {name: [ranking.rows.tolist() for _, ranking in runs] for name, runs in found.items()}
     truth = lists["brute force"]
     spent = {name: float(np.median([s for s, _ in runs])) for name, runs in found.items()}
-    print(f"  weight of the patch level {weight}, {len(asked)} queries, top 10")
+    print(f"  patch level: {aggregation}, weight {weight}; {len(asked)} queries, top 10")
     for name, runs in found.items():
         ratios = [b[0] / r[0] for b, r in zip(found["brute force"], runs, strict=True)]
         scored = np.median([ranking.scored for _, ranking in runs])
@@ -169,6 +170,7 @@ def main() -> None:
     parser.add_argument("--segments", type=int, nargs="+", default=[10_000])
     parser.add_argument("--queries", type=int, default=6)
     parser.add_argument("--patch-weight", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--aggregation", nargs="+", default=["isa"], help="of the patch level")
     parser.add_argument("--folder", type=Path, help="where features are kept")
     parser.add_argument("--opened", action="store_true", help="measure a real index, too")
     args = parser.parse_args()
@@ -179,10 +181,12 @@ def main() -> None:
         costs = []
         for segments in args.segments:
             place = bed(folder, segments)
-            for weight in args.patch_weight:
-                spent = measure(place, weight, args.queries)
-                if weight == args.patch_weight[0]:
-                    costs.append((segments, spent))
+            spent = [
+                measure(place, weight, aggregation, args.queries)
+                for aggregation in args.aggregation
+                for weight in args.patch_weight
+            ]
+            costs.append((segments, spent[0]))
             measure_together(place, with_brute_force=segments <= 20_000)
         grown(costs)
         if args.opened:

@@ -16,7 +16,7 @@ from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.presets import PRESETS
 from ucofia.similarity import levels
-from ucofia.similarity.aggregate import Gates
+from ucofia.similarity.aggregate import Bound, Gates
 from ucofia.train.loss import PRIOR_TEMPERATURE, dual_softmax_loss, sigmoid_loss
 from ucofia.types import TextFeatures, VideoFeatures
 
@@ -203,9 +203,9 @@ def test_settings_that_came_later_leave_older_fingerprints_as_they_were() -> Non
 
 
 def test_search_prunes_drl_by_its_largest_similarity_and_x_pool_not_at_all() -> None:
-    assert peer("x-pool").levels()["frame"].aggregator.mean_share is None
+    assert peer("x-pool").levels()["frame"].aggregator.bound is None
     level = peer("drl").levels()["context-word"].aggregator
-    assert level.mean_share == 0.0
+    assert level.bound == Bound()
     draw = torch.Generator().manual_seed(0)
     sim = torch.rand(3, 5, 4, 6, generator=draw) * 2 - 1
     gates = Gates(torch.randn(3, 5, generator=draw) * 9, torch.randn(4, 6, generator=draw) * 9)

@@ -94,6 +94,13 @@ CONFIGS = {
         ),
     ),
     "maxsim both ways": replace(SMALL, levels=(replace(PATCH, aggregation="maxsim"),)),
+    "maxsim of units": replace(
+        SMALL,
+        levels=(
+            SMALL.levels[0],
+            replace(PATCH, aggregation="maxsim", direction="word-then-patch"),
+        ),
+    ),
     "no patches": replace(CLIP_STRAIGHT, frames=3, words=5),
     "not convex": replace(X_CLIP, frames=3, words=5, temporal_layers=0),
     "x-pool": replace(X_POOL, frames=3, words=5),
@@ -179,16 +186,23 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     st.integers(1, 37),
     st.sampled_from([0.2, 1.0, 5.0]),
     st.sampled_from(
-        [("isa", "both"), ("maxsim", "patch-then-word"), ("maxsim", "both"), ("mean", "both")]
+        [
+            ("isa", "both"),
+            ("maxsim", "patch-then-word"),
+            ("maxsim", "word-then-patch"),
+            ("maxsim", "both"),
+            ("mean", "both"),
+        ]
     ),
-    st.sampled_from([(4096, 12288), (70, 50), (13, 5)]),
+    st.sampled_from([(4096, 12288, 2.0**30), (70, 50, 2.0**30), (13, 5, 0.0)]),
 )
 def test_bounds_hold_at_every_cut(
-    seed: int, count: int, weight: float, kind: tuple[Any, Any], blocks: tuple[int, int]
+    seed: int, count: int, weight: float, kind: tuple[Any, Any], limits: tuple[int, int, float]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "ROWS_AT_ONCE", blocks[0])
-        patch.setattr(kernels, "UNITS_AT_ONCE", blocks[1])
+        patch.setattr(kernels, "ROWS_AT_ONCE", limits[0])
+        patch.setattr(kernels, "UNITS_AT_ONCE", limits[1])
+        patch.setattr(kernels, "INT32_SAFE", limits[2])  # none is: as where numbers are huge
         bounds_hold_at_every_cut(seed, count, weight, kind)
 
 
@@ -208,8 +222,9 @@ def bounds_hold_at_every_cut(seed: int, count: int, weight: float, kind: tuple[A
         column, mask = column_of(collection, unit)  # type: ignore[arg-type]
         products = column.take(rows).astype(np.float64) @ words.vectors.T
         products[~mask[rows]] = -np.inf
-        largest = torch.from_numpy(products.max(1))
-        real, sim = words.bound_over_words(largest), products.max(2)
+        largest, sim = torch.from_numpy(products.max(1)), products.max(2)
+        of_units, real_units = torch.from_numpy(sim).nan_to_num(neginf=0), mask[rows]
+        real = words.bounded(largest, of_units, torch.from_numpy(real_units))
         for need in (np.inf, real, real + 0.05, -np.inf):  # stops at once, at some cut, never
             needed = np.broadcast_to(np.float32(need), len(rows)).astype(np.float32)
             level = pruning.LevelBound(words, preview, collection, rows, centre)
@@ -217,7 +232,7 @@ def bounds_hold_at_every_cut(seed: int, count: int, weight: float, kind: tuple[A
                 assert (level.value >= np.minimum(real, needed) - 1e-6).all()
                 level.tighten_by_codes(needed, cut)
             assert (level.value >= np.minimum(real, needed) - 1e-6).all()
-            if words.mean_share or not quantised.codes:
+            if not words.bound.is_largest or not quantised.codes:
                 continue
             units = level.units
             assert units is not None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests import oracle
 from ucofia.config import LevelConfig
-from ucofia.similarity.aggregate import Aggregator, Mixes, weights
+from ucofia.similarity.aggregate import Aggregator, Bound, Mixes, weights
 
 TEMPERATURE = 0.1
 KINDS = ("mean", "softmax", "maxsim", "isa", "x-clip", "ts2-net")
@@ -205,22 +205,23 @@ def test_no_score_is_above_the_bound_that_its_aggregation_declares(
     sim = torch.rand(2, 3, 2, 4, generator=torch.Generator().manual_seed(seed)) * 2 - 1
     level = aggregator(3, 4, kind=kind, direction=direction)
     found = level(sim, word_mask=everything(2, 3), unit_mask=everything(2, 4))
-    share = level.mean_share
-    if share is None:
+    if level.bound is None:
         assert kind == "x-clip"
         return
-    largest = sim.amax(3)
-    bound = share * largest.mean(1) + (1 - share) * largest.amax(1)
-    assert (found <= bound + 1e-6).all()
-    if kind == "maxsim" and direction == "patch-then-word":
-        torch.testing.assert_close(found, bound)
+    for text in range(2):
+        of_words, of_units = sim[text].amax(2).mT, sim[text].amax(0)
+        bound = level.bound.of(of_words, of_units, everything(2, 4))
+        assert (found[text] <= bound + 1e-6).all()
+        assert (bound <= level.bound.of(of_words) + 1e-6).all()  # where units are not known
+        if kind == "maxsim" and direction != "flat":
+            torch.testing.assert_close(found[text], bound)
 
 
 def test_an_aggregation_that_does_not_say_so_has_no_bound() -> None:
     level = aggregator(3, 4, kind="isa")
-    assert level.mean_share == 0.0
+    assert level.bound == Bound()
     unknown = replace(level.level, aggregation="somebody's new one")
-    assert replace(level, level=unknown).mean_share is None
+    assert replace(level, level=unknown).bound is None
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])

@@ -41,6 +41,38 @@ class Mixes:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """Upper bound of a score by the largest similarity of each word, and of each unit.
+
+    The score is at most these shares of their means, and for the rest the largest of all.
+    """
+
+    over_words: float = 0.0  # of the mean over words of their largest
+    over_units: float = 0.0  # of the mean over units of theirs
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether only the largest of all counts."""
+        return not (self.over_words or self.over_units)
+
+    def of(
+        self,
+        words: Float[Tensor, "n w"],
+        units: Float[Tensor, "n u"] | None = None,
+        mask: Bool[Tensor, "n u"] | None = None,
+    ) -> Float[Tensor, " n"]:
+        """Bound scores; without the largest of each unit their mean is at most the largest."""
+        largest = words.amax(1)
+        bound = largest
+        if self.over_words:
+            bound = torch.lerp(bound, words.mean(1), self.over_words)
+        if self.over_units and units is not None and mask is not None:
+            mean = (units * mask).sum(1) / mask.sum(1).clamp(min=1)
+            bound = bound + self.over_units * (mean - largest)
+        return bound
+
+
+@dataclass(frozen=True)
 class Gates:
     """Logits of words and of units, before a softmax; only WTI has them."""
 
@@ -111,22 +143,24 @@ class Aggregator:
     is_compiled: bool = False  # then also: ISA by compiled loops, of float32
 
     @property
-    def mean_share(self) -> float | None:
-        """How the score is bounded by the largest similarity that each word has to any unit.
+    def bound(self) -> Bound | None:
+        """How the score is bounded by the largest similarities; None: it is not.
 
-        It is at most this share of their mean over words and the rest of their maximum; None: it
-        has no such bound, because its weights need not sum to one, and a search must not prune.
+        Weights that need not sum to one have no bound, and a search must not prune.
         """
         level = self.level
         if level.aggregation not in CONVEX:
             return None
         if level.aggregation == "mean":
-            return 1.0
+            return Bound(over_units=1.0) if level.text == "sentence" else Bound(over_words=1.0)
         if level.aggregation == "maxsim" and level.text == "word":
-            if level.video == "video":
-                return 1.0
-            return {"patch-then-word": 1.0, "both": 0.5}.get(level.direction, 0.0)
-        return 0.0
+            if level.video == "video" or level.direction == "patch-then-word":
+                return Bound(over_words=1.0)
+            if level.direction == "word-then-patch":
+                return Bound(over_units=1.0)
+            if level.direction == "both":
+                return Bound(over_words=0.5, over_units=0.5)
+        return Bound()
 
     def __call__(
         self,

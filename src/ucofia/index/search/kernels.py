@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int8, Num
+from jaxtyping import Bool, Float, Int, Int8, Num
 from torch import Tensor
 
 from ucofia.config import VideoUnit
@@ -21,8 +21,10 @@ from ucofia.index.search.quantise import (
     LENGTH_ROUNDING,
     QuantisedUnits,
     int8_product,
+    product_type,
 )
 from ucofia.index.storage.schema import Array
+from ucofia.similarity.aggregate import Bound
 
 # Block sizes whose products stay in the processor's cache.
 CENTRES_AT_ONCE = 4096
@@ -59,11 +61,16 @@ class TextCodes:
         lengths: Tensor = self.lost[:, :cut].norm(dim=1)
         return lengths.float() * (1 + LENGTH_ROUNDING)
 
-    def products(self, units: Int8[Tensor, "n _k"], *, begin: int = 0) -> Num[Tensor, "n w"]:
-        """Products with units, of coordinates from `begin` on, in steps of the first scale."""
+    def products(
+        self, units: Int8[Tensor, "n _k"], *, begin: int = 0, out: Tensor | None = None
+    ) -> Num[Tensor, "n w"]:
+        """Products with units, of coordinates from `begin` on, in steps of the first scale.
+
+        Those of one part are written to `out`, if it is given.
+        """
         text = self.codes[:, begin : begin + units.shape[1]].contiguous()
         if len(self.scales) == 1:
-            return int8_product(units, text)
+            return int8_product(units, text, out=out)
         # One vector in two parts: quicker the other way round.
         found = int8_product(text, units).mT if len(text) == 2 else int8_product(units, text)
         high, low = found.float().chunk(2, dim=1)
@@ -76,7 +83,8 @@ class Words:
 
     unit: VideoUnit
     share: float  # weight of a similarity in the score, logit scale included
-    mean_share: float  # weight of the mean over words in the bound; the rest is the maximum
+    bound: Bound
+    count: int  # words; the others repeat the last one
     vectors: Float[Array, "w d"]
     at: Float[Array, "w d"]  # in the coordinates of the quantised vectors
     cuts: tuple[int, ...]
@@ -98,9 +106,15 @@ class Words:
         """The length of each word."""
         return _lengths(self.at)
 
-    def bound_over_words(self, largest: Float[Tensor, "n w"]) -> Float[Array, " n"]:
-        """Bound the aggregate over words from a bound of each word."""
-        return bound_over_words(largest, self.mean_share)
+    def bounded(
+        self,
+        of_words: Float[Tensor, "n w"],
+        of_units: Float[Tensor, "n u"] | None = None,
+        mask: Bool[Tensor, "n u"] | None = None,
+    ) -> Float[Array, " n"]:
+        """Bound the aggregate from the largest similarities of each word, and of each unit."""
+        found = self.bound.of(of_words[:, : self.count], of_units, mask)
+        return np.asarray(found.numpy())
 
 
 @dataclass(frozen=True)
@@ -141,14 +155,6 @@ class Units:
 
 
 NO_UNITS = Units(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
-
-
-def bound_over_words(largest: Float[Tensor, "n w"], mean_share: float) -> Float[Array, " n"]:
-    """Bound the aggregate over words: `mean_share` of their mean, the rest of their maximum."""
-    bound = largest.amax(1)
-    if mean_share:
-        bound = mean_share * largest.mean(1) + (1 - mean_share) * bound
-    return np.asarray(bound.numpy())
 
 
 def padded_words(vectors: Float[Array, "w d"]) -> Float[Array, "_w d"]:
@@ -194,7 +200,7 @@ def bound_rows(
     coded = _Cut.of(words, quantised, cut)
     value, found = np.empty(len(which), dtype=np.float32), []
     for block in _blocks(rows, centre, which):
-        bound = coded.bound_block(block).index_select(0, block.wanted)
+        bound = coded.bound_units(block).index_select(0, block.wanted)
         value[block.part] = bound.amax(1).numpy()
         if need is not None:
             at, unit = np.nonzero(bound.numpy() >= need[block.part, None])
@@ -202,60 +208,44 @@ def bound_rows(
     return value, Units.of(found)
 
 
-def bound_units(
+def bound_means(
     words: Words,
     quantised: QuantisedUnits,
     rows: Array,
     centre: Float[Tensor, "n w"],
     which: Array,
-    need: Float[Array, " i"],
-) -> tuple[Float[Array, " i"], Units]:
-    """Bound some of the rows by their units, each of them cut by cut while it reaches `need`."""
-    first, *finer = (_Cut.of(words, quantised, cut) for cut in range(len(quantised.codes)))
-    found = []
-    for block in _blocks(rows, centre, which):
-        needed = torch.full((len(block.row),), torch.inf)
-        needed[block.wanted] = torch.from_numpy(need[block.part])
-        bound = first.bound_block(block)
-        reaches = (bound >= needed[:, None]).flatten().numpy()
-        place = torch.from_numpy(np.flatnonzero(reaches))  # quicker than torch's
-        bound, at, unit = bound.flatten()[place], place // first.units, place % first.units
-        for coded in finer:
-            bound = torch.minimum(bound, coded.bound_units(block, at, unit))
-            left = (bound >= needed[at]).nonzero()[:, 0]
-            at, unit, bound = at[left], unit[left], bound[left]
-        found.append(Units(block.position[at].numpy(), unit.numpy(), bound.numpy()))
-    units = Units.of(found)
-    return units.largest(need), units
-
-
-def bound_each_word(
-    words: Words,
-    quantised: QuantisedUnits,
-    rows: Array,
-    centre: Float[Tensor, "n w"],
-    which: Array,
+    mask: Bool[Array, "v u"],
     cut: int,
 ) -> Float[Array, " i"]:
-    """Bound some of the rows by all units at some cut, where the mean over words counts, too."""
+    """Bound some of the rows at some cut, where the mean over words or over units counts."""
     coded = _Cut.of(words, quantised, cut)
-    value = np.empty(len(which), dtype=np.float32)
+    value, real = np.empty(len(which), dtype=np.float32), torch.from_numpy(mask)
     for block in _blocks(rows, centre, which):
-        largest = coded.largest_each_word(block).index_select(0, block.wanted)
-        value[block.part] = words.bound_over_words(largest)
+        of_words, of_units = coded.bound_means(block, of_units=words.bound.over_units > 0)
+        found = words.bounded(of_words, of_units, block.take(real))
+        value[block.part] = found[block.wanted.numpy()]
     return value
 
 
 def estimated(
-    words: Words, quantised: QuantisedUnits, rows: Array, *, cut: int
-) -> Float[Tensor, "n w"]:
-    """Estimate how far each word's best unit lies above the centre; not a bound."""
+    words: Words,
+    quantised: QuantisedUnits,
+    rows: Array,
+    centre: Float[Tensor, "n w"],
+    mask: Bool[Array, "v u"],
+    *,
+    cut: int,
+) -> Float[Array, " n"]:
+    """Estimate each row's value from the coordinates up to some cut; not a bound."""
     coded = _Cut.of(words, quantised, min(cut, len(quantised.codes) - 1))
-    out = torch.empty(len(rows), len(words.at))
-    for block in _blocks(rows, out, np.arange(len(rows))):
-        parts = [coded.products(block, part).amax(1) for part in coded.parts(block)]
-        out[block.part] = torch.cat(parts) * block.take(coded.step)[:, None]
-    return out
+    value, real = np.empty(len(rows), dtype=np.float32), torch.from_numpy(mask)
+    for block in _blocks(rows, centre, np.arange(len(rows))):
+        step, found = block.take(coded.step)[:, None, None], []
+        for part in coded.parts(block):
+            sim = block.centre[part, None] + coded.products(block, part) * step[part]
+            found.append(words.bounded(sim.amax(1), sim.amax(2), block.take(real, part)))
+        value[block.part] = np.concatenate(found)
+    return value
 
 
 @dataclass(frozen=True)
@@ -273,13 +263,6 @@ class _Block:
         if self.first is None:
             return array.index_select(0, self.row[part])
         return array[self.first : self.first + len(self.row)][part]
-
-    @cached_property
-    def position(self) -> Int[Tensor, " n"]:
-        """Where rows of the block are among the candidates."""
-        position = torch.full((len(self.row),), -1)
-        position[self.wanted] = torch.arange(self.part.start, self.part.stop)
-        return position
 
 
 def _blocks(rows: Array, centre: Float[Tensor, "n w"], which: Array) -> Iterator[_Block]:
@@ -338,48 +321,54 @@ class _Cut:
         size = max(1, UNITS_AT_ONCE // self.units)
         return (slice(at, at + size) for at in range(0, len(block.row), size))
 
-    def products(self, block: _Block, part: slice) -> Num[Tensor, "n u w"]:
-        """Products of the codes of some rows with all words, in steps."""
-        codes = [block.take(codes, part).flatten(0, 1) for codes in self.codes]
-        return self._products(codes).view(-1, self.units, self.norms.shape[1])
+    @cached_property
+    def buffers(self) -> list[Num[Tensor, "n w"]]:
+        """Room for products with each stretch of codes, which stays in the cache."""
+        rows = max(1, UNITS_AT_ONCE // self.units)
+        shape = rows * self.units, len(self.text.codes)
+        return [torch.empty(shape, dtype=product_type()) for _ in self.codes]
 
-    def bound_block(self, block: _Block) -> Float[Tensor, "n u"]:
+    def products(self, block: _Block, part: slice) -> Num[Tensor, "n u w"]:
+        """Products of the codes of some rows with all words, in steps; valid until the next."""
+        found: Tensor | None = None
+        for edge, codes, buffer in zip(self.edges, self.codes, self.buffers, strict=True):
+            some = block.take(codes, part).flatten(0, 1)
+            product = self.text.products(some, begin=edge, out=buffer[: len(some)])
+            found = product if found is None else found.add_(product)
+        assert found is not None
+        return found.view(-1, self.units, self.norms.shape[1])
+
+    def bound_units(self, block: _Block) -> Float[Tensor, "n u"]:
         """Bound the similarity of all words to each unit of a block."""
-        plus = self._plus(block)[:, None]
+        plus = self._in_steps(block, self._beside(block))[:, None]
         best = [_add(self.products(block, part), plus[part]).amax(2) for part in self.parts(block)]
         bound = torch.cat(best).float().mul_(block.take(self.step)[:, None])
         return bound.add_(block.take(self.rest), alpha=self.beyond)
 
-    def bound_units(self, block: _Block, at: Tensor, unit: Tensor) -> Float[Tensor, " i"]:
-        """Bound the similarity of all words to single units of a block."""
-        plus, place = self._plus(block), block.row[at] * self.units + unit
-        every = [codes.flatten(0, 1) for codes in self.codes]
-        best = [torch.zeros(0)]
-        for start in range(0, len(at), UNITS_AT_ONCE):
-            some = slice(start, start + UNITS_AT_ONCE)
-            product = self._products([codes.index_select(0, place[some]) for codes in every])
-            best.append(_add(product, plus.index_select(0, at[some])).amax(1).float())
-        bound = torch.cat(best).mul_(self.step.index_select(0, block.row[at]))
-        return bound.add_(self.rest.flatten().index_select(0, place), alpha=self.beyond)
-
-    def largest_each_word(self, block: _Block) -> Float[Tensor, "n w"]:
-        """Bound the largest similarity of each word to any unit of each row of a block."""
-        plus, found = self._plus(block)[:, None], []
+    def bound_means(
+        self, block: _Block, *, of_units: bool
+    ) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n u"] | None]:
+        """Bound the largest similarity of each word to any unit, and of each unit to any word."""
+        beside, step = self._beside(block), block.take(self.step)[:, None]
+        plus = self._in_steps(block, beside)[:, None] if of_units else None
+        rest = self._in_steps(block, block.take(self.rest) * self.beyond)[..., None]
+        best_words, best_units = [], []
         for part in self.parts(block):
-            product = _add(self.products(block, part), plus[part]).float()
-            product *= block.take(self.step, part)[:, None, None]
-            rest = block.take(self.rest, part)[..., None]
-            found.append(product.add_(rest, alpha=self.beyond).amax(1))
-        return torch.cat(found)
+            product = _add(self.products(block, part), rest[part])
+            best_words.append(product.amax(1))
+            if plus is not None:
+                best_units.append(_add(product, plus[part]).amax(2))
+        words = torch.addcmul(beside, torch.cat(best_words).float(), step)
+        return words, torch.cat(best_units).float().mul_(step) if best_units else None
 
-    def _products(self, codes: Sequence[Int8[Tensor, "n _k"]]) -> Num[Tensor, "n w"]:
-        found = self.text.products(codes[0])
-        for edge, more in zip(self.edges[1:], codes[1:], strict=True):
-            found += self.text.products(more, begin=edge)
-        return found
+    def _in_steps(self, block: _Block, values: Float[Tensor, "n k"]) -> Num[Tensor, "n k"]:
+        """Count similarities in steps, rounded up to whole ones where products are whole."""
+        steps = values / block.take(self.step)[:, None]
+        is_whole = len(self.text.scales) == 1 and bool(steps.abs().amax() < INT32_SAFE)
+        return steps.ceil_().int() if is_whole else steps
 
-    def _plus(self, block: _Block) -> Num[Tensor, "n w"]:
-        """The centre's product, and what is left out may add, in steps; rounded up.
+    def _beside(self, block: _Block) -> Float[Tensor, "n w"]:
+        """The centre's product, and what is left out may add to it.
 
         Of what lies beyond the cut, only by how much a word differs from an ordinary one, by the
         longest or shortest rest of the row: so it is the same for all units.
@@ -388,12 +377,9 @@ class _Cut:
         lost = block.take(self.lost)
         least = shortest * (1 - 3 * LENGTH_ROUNDING)  # it was rounded up
         kept = (block.take(self.radius) ** 2 - least**2).clamp_(min=0).sqrt_() + lost
-        plus = torch.addmm(
+        return torch.addmm(
             block.centre, torch.stack([longest, shortest, lost, kept], dim=1), self.norms
         )
-        plus /= block.take(self.step)[:, None]
-        is_whole = len(self.text.scales) == 1 and bool(plus.abs().amax() < INT32_SAFE)
-        return plus.ceil_().int() if is_whole else plus
 
 
 def _add(product: Tensor, plus: Tensor) -> Tensor:

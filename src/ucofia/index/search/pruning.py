@@ -1,10 +1,11 @@
 """Exact search without scoring everything: upper bounds of scores, and pruning by them.
 
-An aggregation declares how each word's largest similarity bounds it (`mean_share`): ISA and its
-variants by the maximum over words, MaxSim by their mean, X-CLIP's not at all. A level bounds these
-largest similarities for all segments from their quantised vectors: first from the centres, then
-with more coordinates (cut by cut), at last from the stored vectors. Where the maximum over words
-counts, a unit (frame, patch) that cannot reach the threshold at one cut is skipped at the next.
+An aggregation declares how the largest similarities of words and units bound it (`Bound`): ISA
+and its variants by the largest of all, MaxSim by the means of those of each word and each unit,
+and X-CLIP's not at all. A level bounds these largest similarities for all segments from their
+quantised vectors: first from the centres, then with more coordinates (cut by cut), at last from
+the stored vectors. Where only the largest of all counts, the last cut lists the units (frames,
+patches) that reach the threshold, and only their vectors are read.
 
 A segment is pruned when even its upper bound is too low, or when it has been scored. Equals
 stay: a tie may be won by its path. What is left at the end is the list, whatever the bounds were;
@@ -16,17 +17,15 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ucofia.config import VideoUnit
 from ucofia.index.search.kernels import (
     Units,
     Words,
-    bound_each_word,
-    bound_over_words,
+    bound_means,
     bound_rows,
-    bound_units,
     centres,
     estimated,
     padded_words,
@@ -47,14 +46,14 @@ from ucofia.index.storage.schema import Array
 from ucofia.similarity.levels import text_units
 
 GUESSED_PER_SEED = 32  # candidates that are guessed at, to find one that is scored first
-LARGEST_AT_ONCE = 6144  # units whose float32 copies stay in the processor's cache
+LARGEST_AT_ONCE = 1024  # units whose float32 copies stay in the cache
 ESTIMATE_CUT: dict[VideoUnit, int] = {"frame": 1, "patch": 0}  # enough for a guess
 
 
 def is_bounded(query: Query) -> bool:
     """Whether every level has a bound, and counts for a segment and not against it."""
     return all(
-        level.aggregator.mean_share is not None and query.scaled_share(name) >= 0
+        level.aggregator.bound is not None and query.scaled_share(name) >= 0
         for name, level in query.levels.items()
     )
 
@@ -62,7 +61,7 @@ def is_bounded(query: Query) -> bool:
 def has_estimate(query: Query) -> bool:
     """Whether every level is bounded, or pooled: the mean of the frames then stands for it."""
     return all(
-        (level.aggregator.mean_share is not None or query.is_pooled(name))
+        (level.aggregator.bound is not None or query.is_pooled(name))
         and query.scaled_share(name) >= 0
         for name, level in query.levels.items()
     )
@@ -71,18 +70,18 @@ def has_estimate(query: Query) -> bool:
 def vectors_of(query: Query, name: str) -> Float[Array, "w d"]:
     """The vectors of a text that a level meets videos with."""
     units, mask = text_units(query.texts[name], query.levels[name].aggregator.level.text)
-    vectors = np.asarray(units[0][mask[0]].numpy())
-    return vectors if query.levels[name].aggregator.mean_share else padded_words(vectors)
+    return np.asarray(units[0][mask[0]].numpy())
 
 
 def words_of(query: Query, name: str, quantised: QuantisedUnits) -> Words:
     """Prepare the text side of a level."""
-    vectors, aggregator = vectors_of(query, name), query.levels[name].aggregator
-    assert aggregator.mean_share is not None  # `is_bounded` comes first
+    vectors, bound = vectors_of(query, name), query.levels[name].aggregator.bound
+    assert bound is not None  # `is_bounded` comes first
     cuts = np.cumsum([part.shape[2] for part in quantised.codes]).tolist()
-    at = vectors @ quantised.axes.text.T
+    padded = padded_words(vectors)
+    at = padded @ quantised.axes.text.T
     unit, share = query.unit_of(name), query.scaled_share(name)
-    return Words(unit, share, aggregator.mean_share, vectors, at, tuple(cuts))
+    return Words(unit, share, bound, len(vectors), padded, at, tuple(cuts))
 
 
 def centres_of_levels(
@@ -98,7 +97,11 @@ def centres_of_levels(
     for name in names:
         by_unit.setdefault(queries[0].unit_of(name), []).append(name)
     for unit, some in by_unit.items():
-        asked = [(at, name, vectors_of(q, name)) for at, q in enumerate(queries) for name in some]
+        asked = [
+            (at, name, padded_words(vectors_of(query, name)))
+            for at, query in enumerate(queries)
+            for name in some
+        ]
         vectors = np.concatenate([vectors for _, _, vectors in asked])
         products = centres(preview.quantised[unit], rows, vectors)
         edge = 0
@@ -110,9 +113,10 @@ def centres_of_levels(
 
 def level_bound(query: Query, name: str, largest: Float[Tensor, "n w"]) -> Float[Array, " n"]:
     """What a level adds to the score, from the largest similarity of each word."""
-    share = query.levels[name].aggregator.mean_share
-    assert share is not None
-    return np.asarray(np.float32(query.scaled_share(name)) * bound_over_words(largest, share))
+    bound = query.levels[name].aggregator.bound
+    assert bound is not None
+    found = bound.of(largest[:, : len(vectors_of(query, name))])
+    return np.asarray(np.float32(query.scaled_share(name)) * found.numpy())
 
 
 def largest_similarities(
@@ -166,8 +170,8 @@ class LevelBound:
         self.quantised = preview.quantised[words.unit]
         self.column, self.mask = column_of(collection, words.unit)
         radius = torch.from_numpy(self.quantised.radius[rows])
-        self.value = words.bound_over_words(torch.addcmul(centre, radius[:, None], words.length))
-        self.estimate = words.bound_over_words(centre)
+        self.value = words.bounded(torch.addcmul(centre, radius[:, None], words.length))
+        self.estimate = words.bounded(centre)
         self.place = np.arange(len(rows))  # of each candidate that is left among all rows
         self.units: Units | None = None
 
@@ -186,26 +190,23 @@ class LevelBound:
         if not self.quantised.codes:
             return self.estimate[which]
         place = self.place[which]
-        return estimate(self.words, self.quantised, self.rows[place], self.centre[place])
+        given = self.words, self.quantised, self.rows[place], self.centre[place]
+        return estimate(*given, self.mask)
 
     def tighten_by_codes(self, need: Float[Array, " n"], cut: int) -> None:
-        """Tighten the bound of every row by one cut of its codes, as far as it reaches `need`.
+        """Tighten the bound of every row by one cut of its codes.
 
-        Where the maximum over several words counts, units that reach it pass all cuts at once.
+        The last one lists the units that reach `need`, where only the largest similarity counts.
         """
         cuts = len(self.quantised.codes)
         if cut >= cuts or not len(self.place):
             return
         given = (self.words, self.quantised, self.rows, self.centre, self.place)
-        if self.words.mean_share:
-            found = bound_each_word(*given, cut)
-        elif len(self.words.at) == 1:  # meets all units so quickly that none need be listed
+        if self.words.bound.is_largest:
             listed = need if cut == cuts - 1 else None
             found, self.units = bound_rows(*given, listed, cut)
-        elif self.units is None:
-            found, self.units = bound_units(*given, need)
         else:
-            return
+            found = bound_means(*given, self.mask, cut)
         self.value = np.minimum(self.value, found)
 
     def tighten_by_vectors(self, need: Float[Array, " n"]) -> None:
@@ -225,12 +226,14 @@ class LevelBound:
 
 
 def estimate(
-    words: Words, quantised: QuantisedUnits, rows: Array, centre: Float[Tensor, "n w"]
+    words: Words,
+    quantised: QuantisedUnits,
+    rows: Array,
+    centre: Float[Tensor, "n w"],
+    mask: Bool[Array, "v u"],
 ) -> Float[Array, " n"]:
     """Estimate each row's value from the first coordinates of its codes; not a bound."""
-    return words.bound_over_words(
-        estimated(words, quantised, rows, cut=ESTIMATE_CUT[words.unit]) + centre
-    )
+    return estimated(words, quantised, rows, centre, mask, cut=ESTIMATE_CUT[words.unit])
 
 
 class Pruning:

@@ -175,14 +175,23 @@ def _power(matrix: Float[Array, "d d"], exponent: float) -> Float[Array, "d d"]:
     return np.asarray((vectors * values.clip(min=values[-1] * 1e-9) ** exponent) @ vectors.T)
 
 
-def int8_product(a: Int8[Tensor, "w k"], b: Int8[Tensor, "n k"]) -> Num[Tensor, "w n"]:
+def int8_product(
+    a: Int8[Tensor, "n k"], b: Int8[Tensor, "w k"], out: Tensor | None = None
+) -> Num[Tensor, "n w"]:
     """Multiply every row of `a` with every row of `b`; the result holds integers.
 
-    Codes are at most 127 in size.
+    Codes are at most 127 in size. `out`, if given, is of `product_type`.
     """
-    if min(a.shape) > 1 and has_fast_int8():  # a single coordinate comes out wrong
-        return _in_integers(a, b)
-    return _in_floats(a, b)
+    if not has_fast_int8():
+        return _in_floats(a, b, out)
+    if min(a.shape) > 1:
+        return _in_integers(a, b, out)
+    return _in_floats(a, b).int()  # torch is wrong for a single coordinate
+
+
+def product_type() -> torch.dtype:
+    """The type of products."""
+    return torch.int32 if has_fast_int8() else torch.float32
 
 
 @functools.cache
@@ -205,14 +214,20 @@ def has_fast_int8() -> bool:
     return _seconds(_in_integers, units, words) < _seconds(_in_floats, units, words)
 
 
-def _in_integers(a: Int8[Tensor, "w k"], b: Int8[Tensor, "n k"]) -> Num[Tensor, "w n"]:
-    product: Tensor = torch._int_mm(a, b.mT)
+def _in_integers(
+    a: Int8[Tensor, "n k"], b: Int8[Tensor, "w k"], out: Tensor | None = None
+) -> Num[Tensor, "n w"]:
+    product: Tensor = torch._int_mm(a, b.mT) if out is None else torch._int_mm(a, b.mT, out=out)
     return product
 
 
-def _in_floats(a: Int8[Tensor, "w k"], b: Int8[Tensor, "n k"]) -> Num[Tensor, "w n"]:
-    dtype = torch.float32 if a.shape[1] <= FLOAT_SUM else torch.float64
-    return (a.to(dtype) @ b.to(dtype).mT).float()
+def _in_floats(
+    a: Int8[Tensor, "n k"], b: Int8[Tensor, "w k"], out: Tensor | None = None
+) -> Num[Tensor, "n w"]:
+    if a.shape[1] <= FLOAT_SUM:
+        return torch.mm(a.float(), b.float().mT, out=out)
+    product = (a.double() @ b.double().mT).float()
+    return product if out is None else out.copy_(product)
 
 
 def _seconds(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> float:

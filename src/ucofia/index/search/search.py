@@ -31,7 +31,7 @@ from ucofia.index.search.pruning import (
     pooled_estimate,
     words_of,
 )
-from ucofia.index.search.quantise import CUTS
+from ucofia.index.search.quantise import CUTS, column_of
 from ucofia.index.search.scoring import (
     Query,
     Rank,
@@ -223,9 +223,11 @@ class Rerank:
             names = query.names_of(["frame", "patch"])
             (centres,) = centres_of_levels([query], preview, rows, names=names)
             for name, centre in centres.items():
-                quantised = preview.quantised[query.unit_of(name)]
+                unit = query.unit_of(name)
+                quantised, (_, mask) = preview.quantised[unit], column_of(self.collection, unit)
                 words = words_of(query, name, quantised)
-                total += np.float32(words.share) * estimate(words, quantised, rows, centre)
+                value = estimate(words, quantised, rows, centre, mask)
+                total += np.float32(words.share) * value
         self.estimates = self.estimates + total
 
     def finish(self, *, top: int) -> Ranking:
