@@ -23,7 +23,7 @@ Pure functions on numbers; knows no files and no model.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -50,19 +50,6 @@ class Confidence:
 
     value: float
     is_match: bool
-
-
-class Law(Protocol):
-    """The law of the best standardised score of a text that matches nothing."""
-
-    def tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
-        """How often the best is at least this good."""
-
-    def single_tail(self, z: Float[Array, "*n"] | float) -> Float[Array, "*n"]:
-        """How often any one segment is at least this good."""
-
-    def z_at(self, tail: float) -> float:
-        """What is reached so often; below 1."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +115,10 @@ class NormalMaxima:
     def z_at(self, tail: float) -> float:
         """What is reached so often; below 1."""
         return float(np.interp(-np.log(tail), -self._log_tail, _GRID))
+
+
+# How the best standardised score of a text that matches nothing is distributed.
+Law: TypeAlias = Gumbel | NormalMaxima
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,20 @@ choice helps.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from ucofia.config import LevelConfig, ModelConfig, TrainConfig
 from ucofia.errors import UnknownNameError
 from ucofia.evaluate import paper_tables
-from ucofia.evaluate.benchmark import Evaluation
-from ucofia.model import Model
 from ucofia.presets import FRAME, PATCH, PATCH_SENTENCE, PRESETS, UCOFIA, VIDEO
 from ucofia.train import tiny_towers
-from ucofia.train.settings import TrainData
-from ucofia.train.step import Precision
+
+if TYPE_CHECKING:
+    from ucofia.research.ablate.shapes_setup import ShapesSetup
+    from ucofia.research.ablate.tokens_setup import TokensSetup
+
+# The data and towers of an ablation, and how both are fitted to a training.
+Setup: TypeAlias = Union["ShapesSetup", "TokensSetup"]
 
 SHAPES_FRAMES = 4
 # Short enough for a table on a laptop; the towers arrive trained on stills.
@@ -62,56 +65,6 @@ class AblationTable:
     title: str
     where: str
     rows: tuple[Row, ...]
-
-
-class Setup(Protocol):
-    """The data and towers of an ablation, and how both are fitted to a training."""
-
-    @property
-    def name(self) -> str:
-        """The name of the data set."""
-
-    @property
-    def backbone(self) -> str:
-        """A description of the towers, for people."""
-
-    @property
-    def bank(self) -> int | None:
-        """The most texts, and videos, of the bank; None: all."""
-
-    @property
-    def precision(self) -> Precision:
-        """The floating-point type of the towers in training."""
-
-    @property
-    def trainings(self) -> Mapping[str, Training]:
-        """All trainings that can be run here, by name."""
-
-    @property
-    def data(self) -> TrainData:
-        """The data that is trained and tested on."""
-
-    @property
-    def data_name(self) -> str:
-        """A hash that identifies this data."""
-
-    def quiet(self) -> "Setup":
-        """Return the same setup without progress, to be sent to another machine."""
-
-    def config(self, training: Training) -> ModelConfig:
-        """Return the model settings of a training."""
-
-    def train(self, training: Training) -> TrainConfig:
-        """Return the recipe of a training."""
-
-    def made_from(self, training: Training) -> dict[str, Any]:
-        """Return what the towers were made from, as JSON values."""
-
-    def model(self, training: Training, seed: int) -> Model:
-        """Build the model of a training, ready to be trained."""
-
-    def measured(self, found: Evaluation) -> dict[str, Any]:
-        """Return measurements that only this data set has, as JSON values."""
 
 
 def _of(*levels: LevelConfig) -> ModelConfig:
