@@ -26,11 +26,11 @@ from ucofia.package_files import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path(tempfile.gettempdir(), "ucofia-pictures")
-WHY = "a white parrot"
-GOOD = (WHY, "a cartoon rabbit in a meadow", "a man talks in a car", "galaxies in space")
+WHY = "a man in a suit talks in a car"
+GOOD = (WHY, "a cartoon rabbit in a meadow", "a white parrot", "galaxies in space")
 BAD = ("a man gets out of a car", "two cats", "a bicycle falls over")
-PAGE = "a cartoon rabbit in a meadow"
-WORD = "rabbit"  # of it, chosen in the drawer
+PAGE = "a bicycle on a street"
+WORD = "bicycle"  # of it, chosen in the drawer
 DESKTOP = {"viewport": {"width": 1280, "height": 760}}
 PHONE = {"viewport": {"width": 390, "height": 760}, "is_mobile": True, "has_touch": True}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
