@@ -1,4 +1,4 @@
-"""What it costs to look once at frames that show the same: tower passes, vectors, scores, recall.
+"""Effect of encoding equal frames once: tower passes, vectors, scores, recall.
 
     python bench/alike.py CLIPS [--model starter] [--levels 0 2 8 16 24 32]
 

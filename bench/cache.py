@@ -1,4 +1,4 @@
-"""Size and speed of the ways to store a frame: which one should a cache use?
+"""Size and speed of image formats for the frame cache
 
     python bench/cache.py VIDEOS
 

@@ -1,4 +1,4 @@
-"""How costs grow with the collection: per query, per added segment, in bytes and in memory.
+"""Growth of costs with the collection: per query, per added segment, in bytes and in memory.
 
     python bench/growth.py --segments 1000 10000 100000 [1000000] [--folder DIR]
 

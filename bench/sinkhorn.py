@@ -1,4 +1,4 @@
-"""How fast and how large Sinkhorn-Knopp is: five ways to do the same iteration.
+"""Speed and memory of Sinkhorn-Knopp: five ways to do the same iteration.
 
     python bench/sinkhorn.py            # 180,000 texts x 1,000 videos, under two minutes
     python bench/sinkhorn.py --full     # and x 10,000 videos, from a mapped file of 7.2 GB

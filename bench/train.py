@@ -1,4 +1,4 @@
-"""What a training step costs: parameters, peak memory and CPU time, side by side in one run.
+"""Cost of a training step: parameters, peak memory and CPU time, side by side in one run.
 
     python bench/train.py [--batch 32] [--towers [--tower-batch 4]]
 

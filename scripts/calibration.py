@@ -1,4 +1,4 @@
-"""Is confidence calibrated? Captioned pictures and clips, with and without the right answer.
+"""Calibration of confidence: captioned pictures and clips, with and without the right answer.
 
     python scripts/calibration.py --pairs COCO --photos FOLDER --clips FOLDER --cache DIR \\
         [--plot FILE.png]

@@ -1,4 +1,4 @@
-"""What `kill_index.py` finds in an index or a training, and what is wrong with it."""
+"""Checks of `kill_index.py`: what an index or a training holds after a kill, and what is wrong."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Kill the driver of `index --cluster` again and again, and see whether a row is lost or doubled.
+"""Kill the driver of `index --cluster` repeatedly, and check that no row is lost or doubled.
 
     python scripts/kill_driver.py --trials 20 --out kill_driver.jsonl
     python scripts/kill_driver.py --trials 20 --out kill_driver_s3.jsonl --s3

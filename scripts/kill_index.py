@@ -1,4 +1,4 @@
-"""Kill writers before any file operation and at random moments, and see what is left.
+"""Kill writers before any file operation and at random moments, and check what remains.
 
     python scripts/kill_index.py --trials 3000 --seed 0
     python scripts/kill_index.py --every --verbs train

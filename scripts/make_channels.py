@@ -1,4 +1,4 @@
-"""Make `data/channels.safetensors`: factors that even out the starter's image tower.
+"""Make `data/channels.safetensors`: factors that equalise channels of the starter's image tower.
 
     python scripts/make_channels.py
 

@@ -1,4 +1,4 @@
-"""Whether words find the part of a frame that they speak of: mosaics of four captioned pictures.
+"""Localisation of words in frames: mosaics of four captioned pictures.
 
     python scripts/mosaics.py PHOTOS CAPTIONS.json [--model starter] [--count 150] [--mixed]
 

@@ -1,4 +1,4 @@
-"""What Sinkhorn-Knopp gives on real videos and real captions: MSVD, VGG-16 features, no CLIP.
+"""Sinkhorn-Knopp on MSVD: real videos and captions, VGG-16 features, no CLIP.
 
     python scripts/msvd_sinkhorn.py FOLDER [--save OUT]
 

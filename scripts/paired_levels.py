@@ -1,4 +1,4 @@
-"""What each level adds to the coarser ones: paired tests on the ranks that `ucofia eval` wrote.
+"""Gain of each level over the coarser ones: paired tests on the ranks that `ucofia eval` wrote.
 
     python scripts/paired_levels.py OUT [--normalise none]
 

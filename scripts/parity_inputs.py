@@ -1,4 +1,4 @@
-"""Parity of what goes in: token ids, the choice of frames, pixels."""
+"""Parity of inputs: token ids, the choice of frames, pixels."""
 
 from collections.abc import Iterator
 

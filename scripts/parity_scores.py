@@ -1,4 +1,4 @@
-"""Parity of what is made of scores: Sinkhorn-Knopp biases, ranks and recall."""
+"""Parity of normalisation and metrics: Sinkhorn-Knopp biases, ranks and recall."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Keep a server busy for a while, with writers and compaction underneath, and see what breaks.
+"""Soak test: a server under load for some time, with writers and compaction underneath.
 
     python scripts/soak_serve.py --minutes 30 --clients 8
 

@@ -1,4 +1,4 @@
-"""Pictures with captions for tuning the starter's text tower, and what CLIP sees in them.
+"""Pictures with captions for tuning the starter's text tower, encoded by CLIP.
 
     python scripts/starter_pairs.py coco PHOTOS CAPTIONS.json OUT   # COCO's own annotation format
     python scripts/starter_pairs.py ours PACKAGES OUT               # starter_captions.tsv

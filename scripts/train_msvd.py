@@ -1,4 +1,4 @@
-"""MSVD from VGG-16 frame features: our levels on features that know no CLIP, a real test set.
+"""MSVD from VGG-16 frame features: our levels on features without CLIP, on a real test set.
 
     python scripts/train_msvd.py FEATURES TOWER WORK [--seeds 0,1,2] [--only NAME;...] [--evaluate]
 

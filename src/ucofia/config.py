@@ -1,4 +1,4 @@
-"""What a network is and how it is trained, as frozen values that every checkpoint carries."""
+"""Configuration of a network and its training, as frozen values that every checkpoint carries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields

@@ -1,4 +1,4 @@
-"""Other people's checkpoints -> our model: OpenAI's, open_clip's, the authors', the peers'.
+"""Convert checkpoints of OpenAI, open_clip, the authors and the peers to our model.
 
 Every tensor of a file is either used, or named here as one that its own code never used; anything
 else is an error that lists it. The kind of a checkpoint follows from its tensors' names.

@@ -1,4 +1,4 @@
-"""What a level learns: maps of its sides, and the matrices, gates or layers of its aggregation.
+"""Parameters of a level: maps of its sides, and the matrices, gates or layers of its aggregation.
 
 Only parameters and their start are here; what is computed with them are the pure functions of
 `similarity`.

@@ -1,4 +1,4 @@
-"""How good a ranking is: ranks, recall, median and mean rank, and how sure one can be of them.
+"""Retrieval metrics: ranks, recall, median and mean rank, intervals and paired tests.
 
 Rows are texts, columns are videos, and `truth` names the video of every text. A tie never helps:
 the rank of the right answer is the number of candidates that score at least as much as it does.

@@ -1,4 +1,4 @@
-"""How long work reports how far it is, and what its time was spent on."""
+"""Progress of long work, and a stopwatch for its stages."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

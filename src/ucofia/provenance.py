@@ -1,4 +1,4 @@
-"""What a result was made with: versions, commit, weights."""
+"""Provenance of a result: versions, commit, weights."""
 
 import platform
 import subprocess

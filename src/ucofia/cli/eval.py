@@ -104,7 +104,7 @@ def _engine(cluster: str | None) -> "AbstractContextManager[EvaluationEngine]":
 def _report(
     found: "Evaluation", name: str, model: "Model", out: Path | None, *, json: bool
 ) -> None:
-    """Write the result, with everything one must know to believe it, and print it."""
+    """Write the result with its provenance, and print it."""
     from ucofia.evaluate import report
     from ucofia.provenance import git_commit, versions
     from ucofia.research import figures

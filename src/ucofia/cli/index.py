@@ -444,7 +444,7 @@ def _new_failures(report: "AddReport", last: "AddReport | None") -> "list[Failur
 
 
 def _print_report(report: "AddReport", opened: "Index", last: "AddReport | None") -> None:
-    """Print what was done; failures only when they are new."""
+    """Print a report; failures only when they are new."""
     counts = {
         "added": report.added,
         "changed": report.changed,

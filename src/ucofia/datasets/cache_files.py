@@ -1,4 +1,4 @@
-"""Files of a cache: what was decoded or encoded of each video of a data set, in shards.
+"""Files of a cache: shards of what was decoded or encoded of each video of a data set.
 
 Each `shard-*.bin` is a row of byte strings, and the `shard-*.jsonl` beside it says which bytes are
 which parts of which video. A shard exists once its `.jsonl` does, and of two shards with the same
@@ -187,7 +187,7 @@ class ShardWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is as one shard."""
+        """Write the collected videos as one shard."""
         if not self.rows:
             return
         # By time, because the later of two shards counts; and unique, because two runs may fill

@@ -62,7 +62,7 @@ def check(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Check texts, files and, unless `decode` is off, what is in the files."""
+    """Check texts, files and, unless `decode` is off, the content of the files."""
     items = [(split.name, video) for split in dataset.splits for video in split.videos]
     missing = tuple(
         DataProblem(split, video.id, f"there is no file {video.path}")

@@ -83,7 +83,7 @@ def parse_json_lines(where: str, text: str) -> Lines:
 
 
 def parse_row(where: str, line: Mapping[str, Any]) -> CaptionRow:
-    """Check one row; what it says wrong is named with its line."""
+    """Check one row; errors name its line."""
     unknown = [name for name in line if name not in _KNOWN]
     if unknown:
         raise AnnotationError(
@@ -137,7 +137,7 @@ def build(folder: Path, where: Path, rows: list[tuple[int, CaptionRow]]) -> Data
 def _completed(
     train: Split, val: Split, test: Split, *, has_splits: bool
 ) -> tuple[Split, Split, Split, tuple[str, ...]]:
-    """Hold out what the file does not name."""
+    """Hold out the splits that the file does not name."""
     notes = list(_leaks(train, val, test))
     share = max(1, len(train.videos) // 10)
     if not has_splits:

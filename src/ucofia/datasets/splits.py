@@ -21,7 +21,7 @@ class PublishedCounts:
 def count_notes(
     splits: Sequence[Split], published: Mapping[str, PublishedCounts]
 ) -> tuple[str, ...]:
-    """List where what was read differs from what was published."""
+    """List differences between counted and published numbers of videos and texts."""
     notes = []
     for split in splits:
         expected = published[split.name]

@@ -80,7 +80,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set under one protocol. `notes` says what a reader of its numbers should know."""
+    """A data set under one protocol. `notes` qualify its numbers."""
 
     name: str
     train: Split

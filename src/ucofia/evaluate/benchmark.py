@@ -1,4 +1,4 @@
-"""A model on one split of a data set: what a user of an index of these videos would get.
+"""Evaluate a model on one split of a data set, as a user of an index of its videos would see it.
 
 Videos become an index in memory, in the half precision in which an index stores them. Every text
 is scored against it by the function that training and search use, and some queries are searched

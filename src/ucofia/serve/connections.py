@@ -55,7 +55,7 @@ class LimitedProtocol(H11Protocol):
         self._watch_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP in the form of all refusals; within an answer only hang up."""
+        """Refuse invalid HTTP in the form of all refusals; within an answer only close."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.drop()
             return
@@ -80,7 +80,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def drop(self) -> None:
-        """End the connection at once; what it has not read is lost."""
+        """Close the connection at once; unsent data is lost."""
         self.is_dropped = True
         self.transport.abort()
 

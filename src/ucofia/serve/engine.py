@@ -87,7 +87,7 @@ class Engine:
         return self._view.catalogue
 
     def warm_up(self) -> None:
-        """Encode a text: what a model prepares once, the first question need not wait for."""
+        """Encode a text, so that the first query does not wait for what a model prepares once."""
         with suppress(UCoFiAError):  # a damaged model: the first query raises it
             for _ in self.snapshot.model.encode_texts(["a video"]):
                 pass

@@ -106,7 +106,7 @@ class SecurityMiddleware:
         is_started = is_replaced = False
 
         async def unless_refused(message: Message) -> None:
-            """Answer with what was wrong with the body, instead of the route's own error."""
+            """Replace the error of a route by the refusal of the body that caused it."""
             nonlocal is_started, is_replaced
             if body.refusal is not None and message["type"] == "http.response.start":
                 is_replaced = True

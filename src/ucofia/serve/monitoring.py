@@ -62,7 +62,7 @@ class RequestMonitor:
         self._app, self._metrics, self._format = app, metrics, log_format
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on and note how it went."""
+        """Pass a request on, and count and log its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

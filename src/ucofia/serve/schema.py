@@ -43,7 +43,7 @@ def _day(value: object) -> object:
 
 
 def _number(value: object, info: ValidationInfo) -> object:
-    """Refuse what is no number in JSON; in an address all values are texts."""
+    """Refuse values of JSON that are no numbers; in a URL all values are texts."""
     if info.mode == "json" and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError("it must be a number")
     return value
@@ -327,7 +327,7 @@ class ExamplesAnswer(BaseModel):
 
 
 class InfoAnswer(BaseModel):
-    """What the index holds and what is going on."""
+    """What the index holds, and running jobs."""
 
     name: str
     videos: int

@@ -65,7 +65,7 @@ def optimiser(model: Model, config: TrainConfig) -> Optimizer:
 
 
 def parameter_groups(model: Model, config: TrainConfig) -> list[dict[str, Any]]:
-    """Split what is trained by rate (backbone or not) and by decay."""
+    """Group trained parameters by learning rate (backbone or not) and by decay."""
     split: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -23,7 +23,7 @@ def write_report(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def report_text(result: Mapping[str, Any], validations: Sequence[Mapping[str, Any]]) -> str:
-    """Write what was reached, what chose it, and with what it was made."""
+    """Write the test result, how the checkpoint was chosen, and the provenance."""
     chosen = result["chosen_by"]
     epoch = chosen.get("epoch")
     parts = [

@@ -142,7 +142,7 @@ class OpenVideo:
         return PacketIndex(pts, is_keyframe, is_discarded, last_duration), held
 
     def _by_index(self, choose: Choose, keep: Keep) -> DecodedFrames:
-        """Decode only what is needed, trusting the index until it proves wrong."""
+        """Decode only the packets that are needed; an inconsistent index is an error."""
         ticks = visible_ticks(self._index)
         times = self._timeline(ticks, self._index.last_duration)
         numbers = self._chosen(times, choose)

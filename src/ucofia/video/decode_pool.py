@@ -45,7 +45,7 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """A file to decode: which frames, and how they are made squares."""
+    """A file to decode: which frames, and how they are resized."""
 
     path: Path | str
     size: int  # side of a crop in pixels

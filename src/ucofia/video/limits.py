@@ -31,7 +31,7 @@ class Limits:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not an ordinary readable file, without ever opening a pipe or a device."""
+    """Refuse anything but an ordinary readable file, without opening a pipe or a device."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
