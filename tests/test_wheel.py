@@ -42,7 +42,13 @@ def test_the_wheel_holds_the_data_the_page_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
         about = opened.read(f"ucofia-{__version__}.dist-info/METADATA").decode()
-    for name in ("py.typed", "data/bank.txt", "data/starter.safetensors", "serve/page/index.html"):
+    for name in (
+        "py.typed",
+        "data/bank.txt",
+        "data/starter.safetensors",
+        "data/bank_readings.safetensors",
+        "serve/page/index.html",
+    ):
         assert f"ucofia/{name}" in names
     packages = {name.split("/")[0] for name in names}
     assert packages == {"ucofia", f"ucofia-{__version__}.dist-info"}

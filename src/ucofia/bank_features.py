@@ -1,6 +1,6 @@
 """Features of a bank's texts, encoded once per model and kept as files in the user's cache.
 
-A large bank takes a minute to encode; every index of the same model shares its features.
+A large bank takes a while to encode; every index of the same model shares its features.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # costs torch, which reading a bank does not need
 logger = logging.getLogger(__name__)
 
 FEWEST_CACHED = 500  # texts; the features of fewer are not kept
-KEPT_FILES = 4  # banks, or models; each takes about 20 MB
+KEPT_FILES = 4  # banks, or models; the starter's takes 80 MB
 _PARTS = ("sentence", "words", "word_mask")
 
 

@@ -19,6 +19,7 @@ from ucofia.atomic import write_atomic, write_tensors
 from ucofia.config import ModelConfig, model_config
 from ucofia.encode import families, lora
 from ucofia.encode.backbone import Backbone, BoundedTextBackbone
+from ucofia.encode.joined import JoinedBackbone
 from ucofia.encode.skip_init import SkipInit
 from ucofia.errors import (
     CheckpointError,
@@ -150,7 +151,11 @@ def load(
     """
     path, model = _found(name, config, ())
     model.source = str(path.absolute() if path.exists() and not is_name(name) else name)
-    return model.eval().to(device)
+    model = model.eval().to(device)
+    if name == STARTER:
+        assert isinstance(model.backbone, JoinedBackbone)
+        model.backbone.give_readings(starter_parts.bank_readings)
+    return model
 
 
 def _found(

@@ -76,6 +76,7 @@ RELEASES = {
     ),
 }
 PROJECTIONS = "starter.safetensors"  # `scripts/fit_starter.py` wrote it
+READINGS = "bank_readings.safetensors"
 VIT_B16 = ClipVisionConfig(patch_size=16)
 # Of the joint space, and of how it is reached: see `JoinedBackbone`.
 SETTINGS: dict[str, Any] = {
@@ -109,6 +110,16 @@ def folder(name: str = STARTER) -> Path:
 def bank_texts() -> list[str]:
     """Return the starter's bank: everyday captions from our own grammar."""
     return files("ucofia").joinpath("data/bank.txt").read_text(encoding="utf-8").splitlines()
+
+
+def bank_readings() -> dict[str, Tensor]:
+    """Return what the image tower reads of the bank's texts, by the texts as they are drawn.
+
+    It takes the tower a minute, so it comes with the package; `scripts/read_bank.py` wrote it.
+    """
+    stored = load_tensors(files("ucofia").joinpath(f"data/{READINGS}").read_bytes())
+    texts = bytes(stored["texts"].tolist()).decode().splitlines()
+    return dict(zip(texts, stored["vectors"].float(), strict=True))
 
 
 def assemble() -> JoinedBackbone:

@@ -169,6 +169,19 @@ def test_a_text_is_read_once_while_the_tower_stays_as_it_is(
     assert not torch.allclose(other[0], before[0], atol=1e-3)
 
 
+def test_what_is_given_is_not_read_while_the_tower_stays_as_it_is(model: Model) -> None:
+    batch = model.tokenize(["dog", "a dog"])
+    read, _ = model.backbone.read(batch)
+    other = torch.nn.functional.normalize(torch.ones(model.backbone.token_width), dim=0)
+    model.backbone.give_readings(lambda: {"dog": other})
+    given, is_read = model.backbone.read(batch)
+    assert is_read.all()
+    torch.testing.assert_close(given, torch.stack([other, read[1]]))
+    with torch.no_grad():
+        model.backbone.vision.visual_projection.weight.mul_(1.0)
+    torch.testing.assert_close(model.backbone.read(batch)[0], read)
+
+
 def test_texts_that_were_read_while_searching_can_be_trained_with(model: Model) -> None:
     list(model.encode_texts(["dog"]))  # in inference mode
     model.train()

