@@ -3,7 +3,7 @@
     python scripts/calibration.py --pairs COCO --photos FOLDER --clips FOLDER --cache DIR \\
         [--plot FILE.png]
 
-The constants of `calibration/confidence.py` are fitted on the pictures that `fit_starter.py` held
+The constants of `confidence/calibrate.py` are fitted on the pictures that `fit_starter.py` held
 out (a folder of `starter_pairs.py`) and printed beside those in use; photographs (captions.txt:
 lines `file#k caption`) and clips (clips.tsv: columns path and text, through an index) only check
 them. From each, galleries of several sizes are drawn, balanced against the model's own bank as an

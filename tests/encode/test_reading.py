@@ -1,5 +1,6 @@
 """Texts that are read as pictures of themselves."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,14 @@ def test_what_is_given_is_not_read_while_the_tower_stays_as_it_is(model: Model) 
     with torch.no_grad():
         model.backbone.vision.visual_projection.weight.mul_(1.0)
     torch.testing.assert_close(model.backbone.read(batch)[0], read)
+
+
+def test_a_model_with_given_readings_goes_to_another_process(model: Model) -> None:
+    batch = model.tokenize(["dog", "a dog"])
+    read, _ = model.backbone.read(batch)
+    model.backbone.give_readings(lambda: {"dog": torch.zeros(model.backbone.token_width)})
+    other = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(other.backbone.read(batch)[0], read)
 
 
 def test_texts_that_were_read_while_searching_can_be_trained_with(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import struct
 import threading
@@ -411,6 +412,26 @@ def previewed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def arrays_of(folder: Path) -> dict[str, Path]:
     about = json.loads((folder / "preview" / previews.PREVIEW_FILE).read_text())
     return {file.stem: file for file in (folder / "preview" / about["folder"]).glob("*.npy")}
+
+
+def test_a_preview_that_the_system_refuses_to_open_is_not_called_damaged(
+    previewed: Path,
+) -> None:
+    resource = pytest.importorskip("resource", reason="limits of open files are Unix's")
+    folder = previewed / "preview"
+    saved = previews.read(folder)
+    assert saved is not None and saved.is_intact()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            previews.drop_damaged(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (folder / previews.PREVIEW_FILE).exists()
+    assert not previews.drop_damaged(folder)
 
 
 def test_verify_finds_every_damaged_array_of_a_preview(previewed: Path, made: Path) -> None:

@@ -90,6 +90,10 @@ class JoinedBackbone(nn.Module):
         self._readings: tuple[object, dict[str, Tensor]] = (None, {})
         self._given: tuple[object, Callable[[], Mapping[str, Tensor]]] = (None, dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the given readings: they belong to these tensors, and cannot be pickled."""
+        return {**self.__dict__, "_given": (None, dict)}
+
     @classmethod
     def from_description(cls, values: dict[str, Any], folder: Path) -> "JoinedBackbone":
         """Build the towers from plain values, with fresh weights."""

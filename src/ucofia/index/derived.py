@@ -134,13 +134,16 @@ def verify_preview(store: Store) -> list[str]:
     folder = preview_folder(store)
     if folder is None:
         return []
-    wrong = "the preview is not what was written"
+    again = "`ucofia index` or `ucofia compact` makes it again"
     try:
         is_damaged = previews.drop_damaged(folder)
-    except OSError:
-        return [f"{wrong}; delete {folder}, and `ucofia index` or `ucofia compact` makes it again"]
-    again = "the next `ucofia index` or `ucofia compact` makes it again"
-    return [f"{wrong} and was dropped; {again}"] if is_damaged else []
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return [
+            f"the preview cannot be checked ({reason}); if that stays, delete {folder}: {again}"
+        ]
+    wrong = f"the preview is not what was written and was dropped; the next {again}"
+    return [wrong] if is_damaged else []
 
 
 def preview_texts(bank: Bank | None, model: Model) -> dict[VideoUnit, Array]:

@@ -32,7 +32,7 @@ UNITS_AT_ONCE = 12288
 ROWS_AT_ONCE = 4096  # whose bounds stay in the cache
 WORDS_AT_ONCE = 32  # torch takes as long for fewer, but for powers of two
 DENSE = 1.25  # rows of a stretch for each that is wanted, up to which all are bounded
-INT32_SAFE = 2.0**30
+INT32_SAFE = 2.0**29
 
 
 @dataclass(frozen=True)

@@ -216,10 +216,14 @@ def load(folder: Path, collection: Collection, *, index_id: str = "") -> Preview
     return found.preview if found and found.is_of(collection, index_id) else None
 
 
-def read(folder: Path, part: slice | None = None) -> SavedPreview | None:
+def read(
+    folder: Path, part: slice | None = None, *, is_checked: bool = False
+) -> SavedPreview | None:
     """Map the newest preview, of any rows; None if there is none, or it is incomplete.
 
-    Of a part of its rows only their names are read; whoever asks must compare these.
+    Of a part of its rows only their names are read; whoever asks must compare these. If it
+    `is_checked`, what the system refuses (too many open files, no permission) is no damage but
+    an error.
     """
     try:
         about = json.loads((folder / PREVIEW_FILE).read_text())
@@ -246,7 +250,10 @@ def read(folder: Path, part: slice | None = None) -> SavedPreview | None:
             return None
         if sums and any(sums[n] != zlib.crc32(np.ascontiguousarray(sides[n]).data) for n in sides):
             return None
-    except Exception:  # a damaged header may raise almost anything
+    except Exception as error:  # a damaged header may raise almost anything
+        is_refused = isinstance(error, OSError) and error.errno not in (None, errno.ENOENT)
+        if is_checked and (is_refused or isinstance(error, MemoryError)):
+            raise
         return None  # also when a writer has just replaced it
     return SavedPreview(preview, rows, str(about.get("index", "")), place, sums)
 
@@ -257,7 +264,7 @@ def drop_damaged(folder: Path) -> bool:
     Returns whether it was damaged. Nobody opens it any more, and the next writer makes a new one.
 
     Raises:
-        OSError: It is damaged, and cannot be deleted.
+        OSError: It cannot be read, or is damaged and cannot be deleted.
     """
     file = folder / PREVIEW_FILE
     while True:
@@ -270,7 +277,7 @@ def drop_damaged(folder: Path) -> bool:
         except (ValueError, TypeError, RecursionError):
             pass
         else:
-            saved = read(folder)
+            saved = read(folder, is_checked=True)
             if saved is not None and saved.is_intact():
                 return False
         if file.exists() and file.read_bytes() == text:  # else a writer has replaced it
