@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # imports a library that the starter does not need
 
 FRAMES = 6  # the tower takes half a second of one core per frame
 # Words were fitted to the kept patches by late interaction. The weight was chosen among a few by
-# the mean log rank on 775 clips that are no test data (docs/experiments.md).
+# the mean log rank on 734 clips that are no test data (docs/experiments.md).
 CONFIG = replace(
     ZERO_SHOT,
     frames=FRAMES,
